@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from xml.etree.ElementTree import Element, SubElement, tostring
 from xml.sax.saxutils import quoteattr
 
@@ -35,13 +36,12 @@ class Case:
 
 def finding_case(file: str, finding: Finding) -> Case:
     level, first, last = "error" if finding.rejects else "warning", finding.first_line or 1, finding.last_line
-    column = f"column {finding.column}: " if finding.column is not None else ""
-    value = f" (value {finding.value!r})" if finding.value is not None else ""
     hint = f"; {finding.hint}" if finding.hint else ""
+    text = f"{replace(finding, first_line=None).to_text()}{hint}"
     name = f"line {first}" + (f", column {finding.column}" if finding.column is not None else "")
     lines = str(finding.first_line or "") + (f"-{last}" if last not in (None, finding.first_line) else "")
     cells = {"": level, "line": lines, "column": finding.column, "value": finding.value, "what is wrong": f"{finding.message}{hint}"}
-    return Case(level, file, name, file, (first, last or first), finding.code, f"{column}{finding.message}{value}{hint}", cells)
+    return Case(level, file, name, file, (first, last or first), finding.code, text, cells)
 
 
 def error_finding(error: CrmctlError) -> Finding:
@@ -126,16 +126,16 @@ def _xml(text: str) -> str:
 
 
 def _row(case: Case) -> str:
-    return f"| {' | '.join(markdown_cell('' if cell is None else str(cell)) for cell in case.cells.values())} |\n"
+    return f"| {' | '.join(map(_cell, case.cells.values()))} |\n"
 
 
-def markdown_cell(value: object) -> str:
+def _cell(value: object) -> str:
     """Return a value as text without markup in Markdown and HTML; an empty text for None."""
     return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", "" if value is None else " ".join(str(value).split()))
 
 
 def _table(report: CiReport, title: str, sentence: str) -> tuple[str, str]:
-    head = f"### {markdown_cell(title)}\n" + (f"\n{markdown_cell(sentence)}\n" if sentence else "")
+    head = f"### {_cell(title)}\n" + (f"\n{_cell(sentence)}\n" if sentence else "")
     if report.columns:
         rules = ("---:" if column in ("line", "failing") else "---" for column in report.columns)
         head += f"\n| {' | '.join(report.columns)} |\n| {' | '.join(rules)} |\n"

@@ -11,7 +11,7 @@ from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption, argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import ExitCode, UsageError
-from crmctl.models.ids import suggestion
+from crmctl.models.ids import check_choice, suggestion
 
 if TYPE_CHECKING:
     from crmctl.plan.checks import Outcome
@@ -77,18 +77,15 @@ def check_data(
 
 def _read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return form and file of each `KIND=FILE`. Raises UsageError, also for a file that cannot be written."""
+    from crmctl.cli.targets import named_value
     from crmctl.files.whole_files import check_place
     from crmctl.plan.ci_reports import FORMS
 
-    targets = []
-    for text in texts:
-        form, _, file = text.partition("=")
-        if form not in FORMS or not file:
-            hint = suggestion(form, FORMS, f"kinds: {', '.join(FORMS)}; for example --report junit=checks.xml")
-            raise UsageError(f"--report must be KIND=FILE, not {text!r}", hint=hint)
+    targets = [named_value("--report", text, "KIND=FILE", "for example --report junit=checks.xml")[:2] for text in texts]
+    for form, file in targets:
+        check_choice("--report", form, FORMS)
         if file != "-":
             check_place(Path(file))
-        targets.append((form, file))
     return targets
 
 

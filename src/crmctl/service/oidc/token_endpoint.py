@@ -10,9 +10,10 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
 
+from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -100,9 +101,9 @@ class TokenEndpoint:
         def start(tx: Tx) -> Json:
             device_code, user_code = short_lived_keys.start_login(tx, host, address, now=now)
             page = f"{context.settings.address}/console/device"
-            document = {"device_code": device_code, "user_code": user_code, "verification_uri": page}
-            document |= {"verification_uri_complete": f"{page}?code={user_code}"}
-            return document | {"expires_in": short_lived_keys.WAIT_SECONDS, "interval": short_lived_keys.INTERVAL}
+            codes = {"device_code": device_code, "user_code": user_code}
+            pages = {"verification_uri": page, "verification_uri_complete": f"{page}?code={user_code}"}
+            return codes | pages | {"expires_in": short_lived_keys.WAIT_SECONDS, "interval": short_lived_keys.INTERVAL}
 
         return await self._write(request, start)
 
@@ -130,13 +131,13 @@ class TokenEndpoint:
         """Return the answer with a new key. Raises TokenRefused."""
         context = self._context
         now = context.clock.now()
-        trust, expires_at, claims = check_token(token, context.settings.address, self._trusts(), self._keys, now=now)
+        trust, known, claims = check_token(token, context.settings.address, self._trusts(), self._keys, now=now)
         run = str(claims.get("run_id") or claims.get("pipeline_id") or "")
         name = f"{trust.name} {run}"[:200] if run.isprintable() and run else trust.name
         about = {"trust": trust.name} | {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
 
         def exchange(tx: Tx) -> Json:
-            if not short_lived_keys.use_token(tx, trust.issuer, claims["jti"], expires_at, now=now):
+            if not short_lived_keys.use_token(tx, trust.issuer, known.jti, known.exp + LEEWAY, now=now):
                 raise TokenRefused("it was used before")
             scopes = frozenset(trust.scopes)
             key, secret = keys.create_key(tx, name=name, scopes=scopes, expires_at=now + trust.ttl, ids=context.ids, now=now)
@@ -207,78 +208,67 @@ class IssuerKeys:
         from crmctl.service.outbound.guard import CallFailedError
 
         try:
-            about = self._document(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-            address = about.get("jwks_uri")
-            if about.get("issuer") != issuer or not isinstance(address, str) or urlsplit(address).scheme != urlsplit(issuer).scheme:
+            about = jsontext.loads(self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
+            address = about["jwks_uri"]
+            if about["issuer"] != issuer or urlsplit(address).scheme != urlsplit(issuer).scheme:
                 raise TokenRefused("the issuer's metadata does not fit it")
-            keys = self._document(address).get("keys")
-        except (CallFailedError, ValueError) as error:
+            return {key["kid"]: key for key in jsontext.loads(self._read(address))["keys"] if "kid" in key}
+        except (CallFailedError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise TokenRefused(f"the issuer's keys cannot be read: {reason(error)}") from error
-        found = [key for key in keys if isinstance(key, dict)] if isinstance(keys, list) else []
-        return {key["kid"]: key for key in found if isinstance(key.get("kid"), str)}
-
-    def _document(self, address: str) -> Json:
-        document: Any = jsontext.loads(self._read(address))
-        return document if isinstance(document, dict) else {}
 
 
-ALGORITHMS = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
-"""The accepted signatures with the type of their keys."""
-
+ALGORITHMS = ("RS256", "ES256", "EdDSA")
 LEEWAY = 60
 LONGEST = 16 * 1024
-LATEST = 10**12
-"""Times from here on are no Unix seconds."""
 
-_UNCHECKED = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "sub")}
-_OPTIONS: Any = {"require": ["iss", "aud", "exp", "iat", "jti"], **_UNCHECKED}
-"""PyJWT checks the signature and most claims, but times by the machine's clock, and an audience among others is enough for it."""
+Time = Annotated[float, Field(gt=0, lt=10**12)]
+"""Unix seconds."""
 
 
-def check_token(
-    token: str, audience: str, trusts: Sequence[Trust], keys: IssuerKeys, *, now: float
-) -> tuple[Trust, float, Mapping[str, Any]]:
-    """Return the trust that accepts a token, the end of the token in Unix seconds, and its claims, among them `jti`. Raises TokenRefused
-    naming the rule that failed."""
+class TokenClaims(BaseModel, strict=True):
+    """The claims that every token must have."""
+
+    aud: str | list[str]
+    exp: Time
+    iat: Time
+    nbf: Time | None = None
+    jti: str
+
+
+def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: IssuerKeys, *, now: float) -> tuple[Trust, TokenClaims, Json]:
+    """Return the trust that accepts a token, and the token's claims. Raises TokenRefused naming the rule that failed."""
     import jwt
 
     try:
         unchecked = jwt.decode_complete(token, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):
         raise TokenRefused("it is no signed token") from None
+    header, claims = unchecked["header"], unchecked["payload"]
     if len(token) > LONGEST:
         raise TokenRefused("it is too long")
-    header = unchecked["header"]
-    candidates = [trust for trust in trusts if trust.issuer == unchecked["payload"].get("iss")]
+    candidates = [trust for trust in trusts if trust.issuer == claims.get("iss")]
     if not candidates:
         raise TokenRefused("no trust names its issuer")
-    algorithm = str(header.get("alg"))
-    if algorithm not in ALGORITHMS or "crit" in header:
+    if header.get("alg") not in ALGORITHMS or "crit" in header:
         raise TokenRefused("its algorithm is not accepted")
-    key = keys.find(candidates[0].issuer, header.get("kid") or "")
-    if key.get("kty") != ALGORITHMS[algorithm] or key.get("alg", algorithm) != algorithm or key.get("use", "sig") != "sig":
-        raise TokenRefused("its key is for another algorithm")
     try:
-        public = jwt.PyJWK(key, algorithm).key
-        claims = jwt.decode(token, public, algorithms=[algorithm], issuer=candidates[0].issuer, options=_OPTIONS)
+        key = jwt.PyJWK(keys.find(candidates[0].issuer, header.get("kid") or ""))
+        # Only with the algorithm of the key, whatever the token says. PyJWT would check times by the machine's clock.
+        jwt.PyJWS().decode(token, key, algorithms=[key.algorithm_name])
+        known = TokenClaims.model_validate(claims)
+    except ValidationError as error:
+        raise TokenRefused(f"its {error.errors()[0]['loc'][0]} is missing or malformed") from None
     except (jwt.PyJWTError, ValueError, TypeError) as error:
         raise TokenRefused(reason(error)) from error
-    if claims["aud"] not in (audience, [audience]):
+    if key.public_key_use not in (None, "sig"):
+        raise TokenRefused("its key is for another use")
+    if known.aud not in (audience, [audience]):
         raise TokenRefused("its audience is another service")
-    expires_at = _check_times(claims, now)
+    if known.exp + LEEWAY <= now:
+        raise TokenRefused("it has expired")
+    if max(known.iat, known.nbf or 0) - LEEWAY > now:
+        raise TokenRefused("it is not valid yet")
     problems = [trust.mismatch(claims) for trust in candidates]
     if None not in problems:
         raise TokenRefused("; ".join(map(str, problems)))
-    return candidates[problems.index(None)], expires_at, claims
-
-
-def _check_times(claims: Mapping[str, Any], now: float) -> float:
-    """Return when the token ends, with the leeway. Raises TokenRefused."""
-    expires, issued, begins = times = [claims.get(name, now) for name in ("exp", "iat", "nbf")]
-    if not all(isinstance(time, int | float) and not isinstance(time, bool) and abs(time) < LATEST for time in times):
-        raise TokenRefused("its exp, iat or nbf is no time")
-    if expires + LEEWAY <= now:
-        raise TokenRefused("it has expired")
-    if max(issued, begins) - LEEWAY > now:
-        raise TokenRefused("it is not valid yet")
-    return float(expires + LEEWAY)
+    return candidates[problems.index(None)], known, claims
