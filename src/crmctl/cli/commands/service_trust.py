@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
-from urllib.parse import quote
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.commands.serve import DatabaseOption, DataOption
@@ -53,7 +53,14 @@ def add_trust(
     """
     if (github is not None) + (gitlab is not None) > 1 or not (github or gitlab or issuer):
         raise UsageError("a trust needs one of --github, --gitlab and --issuer", hint="crmctl service trust add --help")
-    expected = _github(github, repository_id, workflow) if github else _gitlab(gitlab, project_id) if gitlab else {}
+    expected = {}
+    if github:
+        number = _id_of("--github OWNER/REPO", github, "--repository-id", repository_id, f"https://api.github.com/repos/{github}")
+        expected = {"repository": github, "repository_id": number}
+        expected |= {"workflow_ref": f"{github}/.github/workflows/{workflow}"} if workflow else {}
+    elif gitlab:
+        number = _id_of("--gitlab GROUP/PROJECT", gitlab, "--project-id", project_id, f"https://gitlab.com/{gitlab}")
+        expected = {"project_path": gitlab, "project_id": number}
     expected |= {"environment": environment} if environment else {}
     expected |= {claim: str(value) for claim, value, _ in (named_value("--claim", text) for text in claims or ())}
     address = issuer or (GITHUB if github else GITLAB)
@@ -89,22 +96,11 @@ def remove_trust(
     runtime.done(removed, f"removed the trust {name}")
 
 
-def _github(repository: str, repository_id: str | None, workflow: str | None) -> dict[str, str]:
-    _check_names("--github OWNER/REPO", repository, "--repository-id", repository_id, f"https://api.github.com/repos/{repository}")
-    claims = {"repository": repository, "repository_id": str(repository_id)}
-    return claims | ({"workflow_ref": f"{repository}/.github/workflows/{workflow}"} if workflow else {})
-
-
-def _gitlab(project: str, project_id: str | None) -> dict[str, str]:
-    address = f"https://gitlab.com/api/v4/projects/{quote(project, safe='')}"
-    _check_names("--gitlab GROUP/PROJECT", project, "--project-id", project_id, address)
-    return {"project_path": project, "project_id": str(project_id)}
-
-
-def _check_names(usage: str, path: str, id_option: str, number: str | None, address: str) -> None:
+def _id_of(usage: str, path: str, id_option: str, number: str | None, page: str) -> str:
+    """Return the id of a repository. Raises UsageError for a malformed path, and without an id naming the page that shows it."""
     option, form = usage.split(" ")
-    words = path.split("/")
-    if len(words) < 2 or (option == "--github" and len(words) > 2) or not all(words):
+    if not re.fullmatch("[^/]+/[^/]+" if option == "--github" else "[^/]+(/[^/]+)+", path):
         raise UsageError(f"{option} must be {form}, not {path!r}")
-    if not (number or "").isdigit():
-        raise UsageError(f"{option} needs {id_option} N: names can be taken over, ids cannot", hint=f"{address} shows the id")
+    if number is None or not number.isdigit():
+        raise UsageError(f"{option} needs {id_option} N: names can be taken over, ids cannot", hint=f"{page} shows the id")
+    return number
