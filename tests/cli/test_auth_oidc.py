@@ -153,7 +153,7 @@ def test_a_refused_token_stores_nothing(service: RunningService, issuer: Issuer)
         ({}, (), 4, "this job has no identity token"),
         ({"CRMCTL_ID_TOKEN_FILE": "absent"}, (), 4, "cannot read CRMCTL_ID_TOKEN_FILE absent"),
         ({}, ("--with-key",), 2, "--oidc needs no key"),
-        ({"CRMCTL_ID_TOKEN": "x"}, ("--base-url", "http://crm.example.com"), 2, "identity tokens are not sent without TLS"),
+        ({"CRMCTL_ID_TOKEN": "x"}, ("--base-url", "http://crm.example.com"), 2, "tokens and keys are not sent without TLS"),
     ],
 )
 def test_without_a_token(service: RunningService, environ: dict[str, str], options: tuple[str, ...], code: int, said: str) -> None:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from urllib.parse import quote, urlencode
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, require_credential
-from crmctl.config.settings import Paths, Settings, is_loopback, origin_of, write_private
-from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
+from crmctl.config.settings import Paths, Settings, is_loopback, write_private
+from crmctl.errors import CrmctlError, DeniedError, RejectedError, UsageError, reason
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -34,11 +34,9 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 LEAST_WAIT = 0.1
 """Seconds between two polls, whatever the service says."""
 MOST_SECONDS = 86_400.0
+REFUSALS = (400, 401, 403, 404, 405)
+"""Statuses with which a service refuses a token or code, or shows that it has no such endpoint."""
 WAITING = ("authorization_pending", "slow_down")
-REFUSALS = {"access_denied": "the login was denied", "expired_token": "nobody approved the login in time"}
-
-BUSY = (429, 502, 503, 504)
-"""Statuses that pass by themselves."""
 
 _FORM = {
     "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -78,7 +76,7 @@ class OidcKeys:
         self._environ = environ
         self._send = partial(_send, settings, environ)
         self._clock = clock
-        self.base_url, self.origin = _trusted_address(settings, "identity tokens are not sent"), settings.require_origin()
+        self.base_url, self.origin = _trusted_address(settings), settings.require_origin()
         name = hashlib.sha256(f"{settings.profile.value} {self.base_url}".encode()).hexdigest()[:16]
         self._file: Path = paths.cache / f"oidc-{name}.json"
         # Another job of the same runner has another identity, and must not get this one's key.
@@ -96,14 +94,15 @@ class OidcKeys:
 
     def renew(self) -> Credential:
         """Exchange a token for a new key and keep it. Raises DeniedError."""
-        token = self.identity_token()
-        answer = self._send(f"{self.base_url}/oauth/token", {**_FORM, "subject_token": token.token})
-        key, seconds = answer.get("access_token"), answer.get("expires_in")
-        if not isinstance(key, str) or not isinstance(seconds, int | float):
+        form = {**_FORM, "subject_token": self.identity_token().token}
+        try:
+            answer = self._send(f"{self.base_url}/oauth/token", form, ("access_token", "expires_in"))
+        except RejectedError as error:
+            problem = f"{self.origin} does not accept the identity token of this job ({error.code})"
             hint = "crmctl auth explain shows its claims; the audit log of the service names the rule"
-            code = answer.get("error", "no_answer")
-            raise DeniedError(f"{self.origin} does not accept the identity token of this job ({code})", hint=hint, code="invalid_grant")
-        renew_at = self._clock.now() + SHARE * float(seconds)
+            raise DeniedError(problem, hint=hint, code="invalid_grant") from error
+        key = str(answer["access_token"])
+        renew_at = self._clock.now() + SHARE * _seconds(answer["expires_in"], 0)
         write_private(self._file, jsontext.dumps({"key": key, "renewAt": renew_at, "identity": self._identity}))
         return self._credential(key, renew_at)
 
@@ -117,10 +116,12 @@ class OidcKeys:
                 raise DeniedError(f"cannot read {FILE_VARIABLE} {path}: {reason(error)}", code="no_identity") from error
         if (url := environ.get(GITHUB_URL)) and (bearer := environ.get(GITHUB_TOKEN)):
             address = f"{url}{'&' if '?' in url else '?'}audience={quote(self.base_url, safe='')}"
-            value = self._send(address, None, ("Authorization", f"bearer {bearer}")).get("value")
-            if isinstance(value, str) and value:
-                return IdentityToken(value, GITHUB_URL)
-            raise DeniedError("GitHub gave this job no identity token", hint="permissions: {id-token: write}", code="no_identity")
+            try:
+                answer = self._send(address, None, ("value",), ("Authorization", f"bearer {bearer}"))
+            except RejectedError as error:
+                hint = "permissions: {id-token: write}"
+                raise DeniedError("GitHub gave this job no identity token", hint=hint, code="no_identity") from error
+            return IdentityToken(str(answer["value"]), GITHUB_URL)
         if token := environ.get(TOKEN_VARIABLE, "").strip():
             return IdentityToken(token, TOKEN_VARIABLE)
         hint = f"GitHub: permissions: {{id-token: write}}; GitLab: id_tokens: {{{TOKEN_VARIABLE}: {{aud: ...}}}}; else {FILE_VARIABLE}"
@@ -133,33 +134,29 @@ class OidcKeys:
 def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:
     """Return the key of a login that a member approves in the console. `show` tells the user the address and the code. Raises DeniedError
     for one that is denied or not answered in time, RejectedError if the service has no such logins."""
-    base_url = _trusted_address(settings, "keys are not asked for")
+    base_url, send = _trusted_address(settings), partial(_send, settings, environ)
     form = {"client_id": "crmctl", "host": platform.node()}
-    authorization = _send(settings, environ, f"{base_url}/oauth/device_authorization", form)
-    device_code, user_code = authorization.get("device_code"), authorization.get("user_code")
-    page = authorization.get("verification_uri_complete") or authorization.get("verification_uri")
-    if not (isinstance(device_code, str) and isinstance(user_code, str) and isinstance(page, str)):
-        problem = authorization.get("message") or f"{base_url} has no logins of devices"
-        raise RejectedError(str(problem), hint="crmctl auth login asks for a key", code="no_device_login")
-    show(page, user_code)
-    wait, until = _seconds(authorization.get("interval"), 5), clock.monotonic() + _seconds(authorization.get("expires_in"), 600)
-    form, error = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": device_code}, WAITING[0]
-    while error in WAITING:
-        if clock.monotonic() >= until:
-            error = "expired_token"
-            break
+    try:
+        login = send(f"{base_url}/oauth/device_authorization", form, ("device_code", "user_code", "verification_uri"))
+    except RejectedError as error:
+        problem = f"{base_url} has no logins of devices"
+        raise RejectedError(problem, hint="crmctl auth login asks for a key", code="no_device_login") from error
+    show(str(login.get("verification_uri_complete") or login["verification_uri"]), str(login["user_code"]))
+    wait, until = _seconds(login.get("interval"), 5), clock.monotonic() + _seconds(login.get("expires_in"), 600)
+    form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": str(login["device_code"])}
+    while clock.monotonic() < until:
         clock.sleep(max(wait, LEAST_WAIT))
         try:
-            answer = _send(settings, environ, f"{base_url}/oauth/token", form)
-        except (NetworkError, ServiceError):
+            return str(send(f"{base_url}/oauth/token", form, ("access_token",))["access_token"])
+        except RejectedError as error:
+            if error.code not in WAITING:
+                problem = "the login was denied" if error.code == "access_denied" else f"the login failed ({error.code})"
+                raise DeniedError(problem, hint="nothing was stored; start again", code=error.code) from error
+            wait += 5 * (error.code == "slow_down")
+        except CrmctlError:
             # The answer may have held the key, which cannot be asked for again: the service then refuses the next poll.
             wait *= 2
-            continue
-        if isinstance(key := answer.get("access_token"), str):
-            return key
-        error = answer.get("error", "no key")
-        wait += 5 * (error == "slow_down")
-    raise DeniedError(REFUSALS.get(error, f"the login failed ({error})"), hint="nothing was stored; start again", code=error)
+    raise DeniedError("nobody approved the login in time", hint="nothing was stored; start again", code="expired_token")
 
 
 def _seconds(value: Any, default: float) -> float:
@@ -167,30 +164,35 @@ def _seconds(value: Any, default: float) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < MOST_SECONDS else default
 
 
-def _trusted_address(settings: Settings, problem: str) -> str:
+def _trusted_address(settings: Settings) -> str:
     """Return the base URL. Raises UsageError for one without TLS on another machine."""
     base_url = settings.require_base_url()
     if not base_url.startswith("https://") and not is_loopback(base_url):
-        raise UsageError(f"{problem} without TLS to {settings.require_origin()}", hint="use https://")
+        raise UsageError(f"tokens and keys are not sent without TLS to {settings.require_origin()}", hint="use https://")
     return base_url
 
 
-def _send(settings: Settings, environ: Mapping[str, str], url: str, form: Mapping[str, str] | None, *headers: tuple[str, str]) -> Json:
-    """Return the answer to a form, or to a GET without one. A refusal has an `error`. Raises NetworkError, and ServiceError for a service
-    that is busy."""
+def _send(
+    settings: Settings,
+    environ: Mapping[str, str],
+    url: str,
+    form: Mapping[str, str] | None,
+    names: Sequence[str],
+    *headers: tuple[str, str],
+) -> Json:
+    """Return the answer to a form, or to a GET without one, with these fields. Raises RejectedError for a refusal, NetworkError,
+    RateLimitedError, and ServiceError for any other answer."""
+    from crmctl.client.answers import Answer, refusal, unreadable
     from crmctl.client.transport import Request, send_once
 
     method, body, kind = ("GET", None, ()) if form is None else ("POST", urlencode(form).encode(), (FORM_TYPE,))
     request = Request(method, url, (("Accept", "application/json"), *kind, *headers), body, SECONDS)
     response = send_once(request, ca_bundle=settings.ca_bundle.value, environ=environ)
-    try:
-        document: Any = jsontext.loads(response.body)
-    except ValueError:
-        document = None
-    answer: Json = document if isinstance(document, dict) else {}
-    if response.status in BUSY:
-        problem = answer.get("message") or f"{origin_of(url)} gives no keys at the moment (status {response.status})"
-        raise ServiceError(str(problem), code="unavailable", status=response.status, retryable=True)
-    if response.status >= 400 and not isinstance(answer.get("error"), str):
-        answer["error"] = f"status {response.status}"
-    return answer
+    answer = Answer(response.status, response.headers, response.body)
+    if not answer.ok:
+        error = refusal(answer)
+        raise RejectedError(error.message, code=error.code, status=error.status) if answer.status in REFUSALS else error
+    document = answer.json()
+    if not isinstance(document, dict) or any(document.get(name) in (None, "") for name in names):
+        raise unreadable(answer)
+    return document
