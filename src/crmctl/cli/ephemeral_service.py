@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import select
 import tempfile
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +30,8 @@ if TYPE_CHECKING:
 SCHEMA = "schema.yaml"
 SETTINGS = "org.toml"
 """In a folder that `crmctl org pull` wrote."""
+MISSING = "missing_reference"
+"""Code of a row that refers to a missing record."""
 DOUBLE_OPTIONS = ("fixture", "seed", "clock", "fault")
 """Options that need --ephemeral."""
 OWN_DATA = ("data", "database_url", "host", "public_url", "ready_file", "files_s3")
@@ -122,7 +121,7 @@ class Fixture:
             raise UsageError(f"the fixture {folder} is empty", hint=hint)
 
     def load(self, ready: Ready, home: Path) -> None:
-        """Load everything with crmctl's own commands, referenced objects first. Raises RejectedError naming the file."""
+        """Load everything with crmctl's own commands. A table waits for those that it refers to. Raises RejectedError naming the file."""
         homes = {f"CRMCTL_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
         environ = homes | {"CRMCTL_BASE_URL": ready.base_url, "CRMCTL_API_KEY": ready.api_key or "", "NO_PROXY": "*"}
         if self.is_organization:
@@ -130,45 +129,33 @@ class Fixture:
             return
         if (schema := self.folder / SCHEMA).exists():
             _run(environ, schema, "schema", "apply", str(schema))
-        try:
-            for slug in TopologicalSorter(self._waits(environ)).static_order():
-                _run(environ, self.tables[slug], "bulk", "import", slug, str(self.tables[slug]), "--concurrency", "1", "--mirror", "never")
-        except CycleError as error:
-            problem = f"{' and '.join(sorted({*error.args[1]}))} refer to each other"
-            raise RejectedError(f"the fixture {self.folder}: {problem}", hint="leave one of the reference columns out") from error
-
-    def _waits(self, environ: dict[str, str]) -> dict[str, set[str]]:
-        """Return the tables that each table refers to, by columns such as `company.domain`."""
-        from crmctl.files.sources import open_source
-        from crmctl.org.folder import references_of
-        from crmctl.schema.schema_document import read_service, to_document
-
-        specs = {spec.slug: references_of(spec) for spec in to_document(read_service(_runtime(environ).crm)).objects}
-        waits = {slug: set[str]() for slug in self.tables}
-        for slug, path in self.tables.items():
-            with suppress(CrmctlError):  # the import will refuse this file
-                named = {column.strip().partition(".")[0].casefold() for column in open_source(path).header}
-                targets = {str(reference.target) for name, reference in specs.get(slug, {}).items() if name in named}
-                waits[slug] = targets & waits.keys() - {slug}
-        return waits
-
-
-def _runtime(environ: dict[str, str]) -> Runtime:
-    return Runtime(Streams(io.TextIOWrapper(io.BytesIO()), None, io.StringIO(), environ), environ)
+        waiting = [*self.tables]
+        while waiting:
+            later: dict[str, RejectedError] = {}
+            for slug in waiting:
+                try:
+                    _run(environ, self.tables[slug], "bulk", "import", slug, str(self.tables[slug]), "--concurrency=1", "--mirror=never")
+                except RejectedError as error:
+                    if error.code != MISSING:
+                        raise
+                    later[slug] = error
+            if [*later] == waiting:
+                raise later[waiting[0]]
+            waiting = [*later]
 
 
 def _run(environ: dict[str, str], path: Path, *command: str) -> None:
     """Run one command. Raises RejectedError with its message, or its first finding."""
-    runtime = _runtime(environ)
+    runtime = Runtime(Streams(None, None, None, environ), environ)
     try:
         run_command(command, runtime)
     except CrmctlError as error:
-        message = error.message
+        message, code = error.message, error.code
         if isinstance(error.details, dict) and (findings := error.details.get("findings")):
             finding = findings[0]
             column = f", {finding['column']}" if finding["column"] else ""
-            message = f"line {finding['line']}{column}: {finding['message']}"
+            message, code = f"line {finding['line']}{column}: {finding['message']}", finding["code"]
         place = "" if message.startswith(str(path)) else f"{path}: "
-        raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md") from error
+        raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md", code=code) from error
     finally:
         runtime.end()

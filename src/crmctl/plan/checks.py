@@ -351,23 +351,18 @@ class Outcome:
 
     @property
     def text(self) -> str | None:
-        """One sentence about the failures: the check's own message, then the first failure; None if it passed."""
+        """The check's own message, then the first failure; None if it passed."""
         if self.status == "passed":
             return None
         failing = f"{len(self.failures):,} failing, for example {self.failures[0].problem}"
         return f"{self.check.message}: {failing}" if self.check.message else failing
 
     def to_document(self) -> Json:
-        check = self.check
-        return {
-            "name": check.name,
-            "object": check.object,
-            "kind": check.kind,
-            "severity": check.severity,
+        facts = self.check.model_dump(include={"name", "object", "severity", "max", "owner"})
+        return facts | {
+            "kind": self.check.kind,
             "status": self.status,
             "failing": len(self.failures),
-            "max": check.max,
-            "owner": check.owner,
             "message": self.text,
             "ids": [failure.record_id for failure in self.failures[:SHOWN] if failure.record_id is not None],
             "file": None if self.file is None else str(self.file),

@@ -171,7 +171,7 @@ BAD_RULES = {
     "GET /api -> retry-after=2": "retry-after and after need status=CODE",
     "GET /api -> after drop=after": "retry-after and after need status=CODE",
     "GET /api -> drop=later": "drop must be 'before' or 'after'",
-    "GET /api -> status=100": "status must be at least 200",
+    "GET /api -> status=302": "status must be at least 400",
     "GET /api -> cut=-1": "cut must be at least 0",
     "GET /api -> delay=soon": "delay must be a duration such as 2d, 15m or 500ms, not 'soon'",
     "GET /api -> status": "status must be an integer",

@@ -100,12 +100,12 @@ def test_a_folder_without_a_fixture_is_refused_before_the_start(files: dict[str,
         (
             {
                 "schema_yaml": SCHEMA.replace("allowed_object: people", "allowed_object: tasks")
-                + "- {slug: tasks, singularName: Task, pluralName: Tasks, attributes: [{slug: project, name: P, type: reference, "
-                + "config: {allowed_object: projects}}]}\n",
-                "projects_csv": "name,lead.project\nx,y\n",
-                "tasks_csv": "project.name\nx\n",
+                + "- {slug: tasks, singularName: Task, pluralName: Tasks, attributes: [{slug: code, name: C, type: text, isUnique: true}, "
+                + "{slug: project, name: P, type: reference, config: {allowed_object: projects}}]}\n",
+                "projects_csv": "name,lead.code\nx,y\n",
+                "tasks_csv": "code,project.name\ny,x\n",
             },
-            "the fixture data: projects and tasks refer to each other",
+            "the fixture data/projects.csv: line 2, lead: no record has this tasks.code",
         ),
     ],
 )

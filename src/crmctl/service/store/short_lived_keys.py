@@ -47,9 +47,7 @@ class Trust(Body, extra="ignore"):
 
     def mismatch(self, claims: Mapping[str, Any]) -> str | None:
         """Return the first rule that the claims of a token break."""
-        if claims.get("iss") != self.issuer:
-            return f"{self.name}: iss is not {self.issuer}"
-        for name, expected in self.claims.items():
+        for name, expected in {"iss": self.issuer, **self.claims}.items():
             actual = claims.get(name)
             text = str(actual).lower() if isinstance(actual, bool) else str(actual)
             # The workflow is followed by the branch it is taken from.
@@ -172,7 +170,7 @@ def poll_login(tx: Tx, device_code: str, **stamp: Unpack[Stamp]) -> Json:
     if login["state"] == PENDING:
         return {"error": "authorization_pending"}
     if not tx.execute("DELETE FROM device_login WHERE device_hash = ?", (login["deviceHash"],)):
-        return {"error": "invalid_grant"}
+        return {"error": "invalid_grant"}  # another request was faster
     member = next((member for member in members.list_members(tx) if member["id"] == login["memberId"]), None)
     if login["state"] == DENIED or member is None:
         return {"error": "access_denied"}

@@ -123,7 +123,7 @@ class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_
     nth: Count | None = None
     p: Annotated[float, Field(gt=0, le=1)] = 1.0
     times: Count | None = None
-    status: Annotated[int, Field(ge=200, le=599)] | None = None
+    status: Annotated[int, Field(ge=400, le=599)] | None = None
     retry_after: Annotated[int, Field(ge=0, le=86400)] | None = None
     after: Flag = False
     drop: Literal["before", "after"] | None = None
@@ -268,8 +268,6 @@ class TestDouble:
         self._requests.clear()
         self._begun = self._save()
 
-    # -- requests -----------------------------------------------------------------------------------------------------------------
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].startswith(f"{PREFIX}/"):
             await self._controls(scope, receive, send)
@@ -305,7 +303,9 @@ class TestDouble:
                 await app(dict(scope), _replay(body, receive), hold)
         if fault.status is not None:
             messages.clear()
-            await _refusal(fault, fault.status)(scope, receive, hold)
+            headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+            refusal = Fault(f"fault rule: {fault.text}", error="injected_fault", status=fault.status, headers=headers)
+            await answer_for(refusal)(scope, receive, hold)
         passed = _passed(messages, fault, self.clock.now())
         if passed and fault.cut is None:
             entry["status"] = passed[0]["status"]
@@ -340,8 +340,6 @@ class TestDouble:
         engine.restore(state.database)
         return self._apps(replace(self._context, engine=engine))
 
-    # -- states -------------------------------------------------------------------------------------------------------------------
-
     def _save(self) -> State:
         return State(self._engine.snapshot(), {path: path.read_bytes() for path in self._files()}, self.clock.monotonic())
 
@@ -367,8 +365,6 @@ class TestDouble:
                 await asyncio.sleep(0.001)
             yield
 
-    # -- deliveries ---------------------------------------------------------------------------------------------------------------
-
     def caller(self) -> Caller:
         from crmctl.service.background import target_guard
         from crmctl.service.outbound.caller import Caller, Reply
@@ -393,8 +389,6 @@ class TestDouble:
             return {"id": endpoint["id"], "url": url, "secret": webhooks.reveal_secret(tx, endpoint["id"])}
 
         return self._engine.write(create)
-
-    # -- controls -----------------------------------------------------------------------------------------------------------------
 
     async def _reset(self, _: Request) -> Response:
         assert self._begun is not None
@@ -499,10 +493,3 @@ def _recorded(scope: Scope, body: bytes, now: float, fault: FaultRule) -> Json:
         "status": None,
         "fault": fault.text or None,
     }
-
-
-def _refusal(fault: FaultRule, status: int) -> Response:
-    headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
-    if status in (204, 304):
-        return Response(status_code=status, headers=headers)
-    return JsonAnswer({"error": "injected_fault", "message": f"fault rule: {fault.text}"}, status, headers)
