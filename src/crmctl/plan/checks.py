@@ -311,7 +311,7 @@ def _sql(data: CheckedData, statement: str) -> Found:
         yield FailingRow(record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row")
 
 
-class Kind(NamedTuple):
+class CheckKind(NamedTuple):
     """A kind of check: the type of its rule in a file, and the search for what fails."""
 
     rule: Any
@@ -320,14 +320,14 @@ class Kind(NamedTuple):
 
 Names = Annotated[list[str], Field(min_length=1)]
 KINDS = {
-    "not_empty": Kind(Names, _not_empty),
-    "unique": Kind(Names, _unique),
-    "matches": Kind(Pattern, _matches),
-    "in": Kind(Choice, _in),
-    "references": Kind(Names, _references),
-    "fresh": Kind(Annotated[float, BeforeValidator(read_span)], _fresh),
-    "filter": Kind(Annotated[Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)], _filter),
-    "sql": Kind(str, _sql),
+    "not_empty": CheckKind(Names, _not_empty),
+    "unique": CheckKind(Names, _unique),
+    "matches": CheckKind(Pattern, _matches),
+    "in": CheckKind(Choice, _in),
+    "references": CheckKind(Names, _references),
+    "fresh": CheckKind(Annotated[float, BeforeValidator(read_span)], _fresh),
+    "filter": CheckKind(Annotated[Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)], _filter),
+    "sql": CheckKind(str, _sql),
 }
 _FIELDS: dict[str, Any] = {name: (kind.rule | None, None) for name, kind in KINDS.items()}
 CHECK = create_model("Check", __base__=DataCheck, **_FIELDS)
