@@ -455,8 +455,7 @@ class RowEncoder:
             self._columns[cell.place] = _Column(cell, builder.blanks, is_required=cell.slug in required)
         self._places = {cell.slug: (cell.place, cell.read_text) for cell in builder.cells}
         self._constants = builder.constants
-        head = f'{{"data":{jsontext.dumps(builder.constants)[:-1]}'
-        self._opening = f"\n{head}," if builder.constants else f"\n{head}"
+        self._opening = f'{{"data":{jsontext.dumps(builder.constants)[:-1]}'
 
     def encode(self, rows: Sequence[list[str]]) -> list[bytes | None]:
         """Return the records of the cells of rows as JSON, equal to the builder's. None for a row that needs the builder."""
@@ -466,10 +465,11 @@ class RowEncoder:
         except (_Remarkable, RejectedError, ValueError):
             middle = len(rows) // 2
             return [*self.encode(rows[:middle]), *self.encode(rows[middle:])] if middle else [None]
-        # Each record begins with a comma; one without members does not. JSON holds no raw line feed.
-        lines = "}}\n".join(map("".join, zip(*members, strict=True)))
-        records = f"\n{lines}}}}}".replace("\n,", self._opening).encode().split(b"\n")[1:]
-        return [record if record != b"}}" else None for record in records] if b"}}" in records else [*records]
+        texts = [*map("".join, zip(*members, strict=True))]
+        parts = texts if self._constants else [text[1:] for text in texts]  # the first member follows no comma
+        between = "}}\n" + self._opening  # JSON holds no raw line feed
+        records = f"{self._opening}{between.join(parts)}}}}}".encode().split(b"\n")
+        return [*records] if all(texts) else [record if text else None for record, text in zip(records, texts, strict=True)]
 
     def values(self, cells: list[str], slugs: Sequence[str]) -> Json:
         """Return values of an encoded row by slug."""
