@@ -108,6 +108,21 @@ def test_a_file_is_uploaded_unchanged_and_listed(service: RunningService, visito
     assert visitor.client.post("/console/files", data=fields | {"token": "x"}, files={"file": ("y.png", b"y")}).status_code == 403
 
 
+def test_uploaded_files_keep_their_names(service: RunningService, visitor: Visitor) -> None:
+    fields = {"token": visitor.form_token(), "bucket": "uploads", "folder": ""}
+    for name in ("50%20 off.csv", 'say "hi".csv', "a%2Fb.csv"):
+        assert visitor.client.post("/console/files", data=fields, files={"file": (name, b"x", "text/csv")}).status_code == 303
+    assert [file["path"] for file in service.client.get("/api/v1/files").json()["files"]] == ["a%2Fb.csv", 'say "hi".csv', "50%20 off.csv"]
+
+
+def test_a_cut_upload_is_no_file(service: RunningService, visitor: Visitor) -> None:
+    fields = {"token": visitor.form_token(), "bucket": "uploads", "folder": ""}
+    whole = visitor.client.build_request("POST", "/console/files", data=fields, files={"file": ("x.csv", b"x" * 100)})
+    kind = {"content-type": whole.headers["content-type"]}
+    assert visitor.client.post("/console/files", content=whole.read()[:-60], headers=kind).status_code == 400
+    assert service.client.get("/api/v1/files").json()["files"] == []
+
+
 def test_uploads_in_the_browser_respect_the_quota(tmp_path: Path, newcomer: Newcomer) -> None:
     with running_service(tmp_path / "data", background=False, quotas=Quotas(files=1000)) as service:
         visitor = newcomer(service)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 import jinja2
 
@@ -68,7 +68,7 @@ def form_parts(raw: bytes, content_type: str) -> FormParts:
     if multipart is None:
         return FormParts(fields_of(raw))
     parts = FormParts()
-    for piece in (b"\r\n" + raw).split(b"\r\n--" + multipart[1].encode())[1:]:
+    for piece in (b"\r\n" + raw).split(b"\r\n--" + multipart[1].encode())[1:-1]:
         head, mark, content = piece.partition(b"\r\n\r\n")
         named = _NAME.search(head)
         if not mark or named is None:
@@ -78,7 +78,8 @@ def form_parts(raw: bytes, content_type: str) -> FormParts:
             parts.fields.setdefault(name, []).append(content.decode(errors="replace"))
             continue
         typed = _TYPE.search(head)
-        own = re.split(r"[/\\]", unquote(named[2].decode(errors="replace"), errors="replace"))[-1]
+        # Of a name, browsers escape quotation marks and line breaks only.
+        own = re.split(r"[/\\]", named[2].decode(errors="replace").replace("%22", '"'))[-1]
         parts.files[name] = UploadedFile(own, typed[1].decode().lower() if typed else DEFAULT_TYPE, content)
     return parts
 
