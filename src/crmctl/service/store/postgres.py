@@ -329,7 +329,8 @@ class PostgresEngine:
         except psycopg.Error as error:
             if isinstance(error, errors.FeatureNotSupported):
                 connection.close()
-            elif connection.closed:
+            elif connection.closed or _is_lost(error):
+                connection.close()
                 if xid is None or not self._has_committed(xid):
                     raise _Lost from error
                 return result
@@ -364,6 +365,11 @@ def _telling_what_failed() -> Iterator[None]:
         raise ServiceError(f"the database failed: {reason(error)}", hint=hint) from error
     except CommitUnknownError as error:
         raise ServiceError(f"{error}: it may hold all of it or nothing", hint=hint, outcome_unknown=True) from error
+
+
+def _is_lost(error: psycopg.Error) -> bool:
+    """Whether an error ends the connection, which psycopg may notice later: it has no code, or that of a server shutting down."""
+    return isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate.startswith("57P"))
 
 
 def _leave(connection: Connection) -> None:
