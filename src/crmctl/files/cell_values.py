@@ -69,7 +69,7 @@ def phone_doubt(region: str | None) -> Callable[..., Finding | None]:
     """Return a function that warns of valid numbers that are not assigned."""
 
     def doubt(text: str, _value: Any = None) -> Finding | None:
-        if region == AS_TYPED or text.lstrip().startswith("{") or parse_phone(text.strip(), region).is_assigned:
+        if region == AS_TYPED or text.lstrip().startswith(("{", "[")) or parse_phone(text.strip(), region).is_assigned:
             return None
         message = "no number of this country looks like this; it is sent all the same"
         return Finding("unassigned_phone", message, severity=Severity.WARNING)
@@ -201,14 +201,17 @@ def text_reader(attribute: Attribute, rules: TextRules, form: Form) -> Reader:
 
 
 def value_reader(attribute: Attribute, rules: TextRules, form: Form) -> Callable[[Any], Any]:
-    """Return a function from a cell's text, or any JSON value, to the wire value of `attribute`. The function raises RejectedError."""
+    """Return a function from a JSON value, or the text of a list, to the wire value of `attribute`. The function raises RejectedError."""
     read_text = text_reader(attribute, rules, form)
+    traits = type_of(attribute.type).traits
 
     def read(value: Any) -> Any:
         if isinstance(value, str):
             if not attribute.is_list:
-                return read_text(value)
-            value = split_list(value, rules.list_separator)
+                return value if Trait.KEEPS_BLANKS in traits else read_text(value)
+            is_json, value = value.lstrip().startswith("["), split_list(value, rules.list_separator)
+            if Trait.JSON_OBJECT in traits and not is_json:
+                return list(map(read_text, value))
         if isinstance(value, list):
             if attribute.type == AttributeType.LIST and not attribute.is_list:
                 check_numbers(value)
@@ -216,6 +219,9 @@ def value_reader(attribute: Attribute, rules: TextRules, form: Form) -> Callable
             if not attribute.is_list:
                 if attribute.type == AttributeType.REFERENCE:
                     return read_text(jsontext.dumps(value))
+                if Trait.JSON_OBJECT in traits:
+                    check_numbers(value)
+                    return value
                 raise RejectedError("a list, but the attribute takes one value", code="wrong_type")
             return [_json_value(element, attribute, read_text) for element in value]
         element = _json_value(value, attribute, read_text)
@@ -228,7 +234,7 @@ def _json_value(value: Any, attribute: Attribute, read_text: Callable[[str], Any
     """Return the wire value of one JSON value. Objects, which belong to composites, pass unchanged."""
     kind = attribute.type
     if isinstance(value, str):
-        return value if kind == AttributeType.LIST else read_text(value)
+        return value if kind == AttributeType.LIST or Trait.KEEPS_BLANKS in type_of(kind).traits else read_text(value)
     if isinstance(value, dict):
         if kind == AttributeType.REFERENCE:
             return read_text(jsontext.dumps(value))

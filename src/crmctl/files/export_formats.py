@@ -48,10 +48,13 @@ class Layout:
 
     def spread_over(self, wires: Iterable[str]) -> Layout:
         """Return the layout with columns for the parts that occur in these records."""
-        if not self.is_spread or self.format not in SPREAD_FORMATS:
+        if not self.is_table:
             return self
         samples = (data for wire in wires if isinstance(data := jsontext.loads(wire).get("data"), dict))
-        return replace(self, spread=attribute_columns(self.attributes, samples, are_all=True))
+        return replace(
+            self,
+            spread=attribute_columns(self.attributes, samples, are_all=True, is_spread=self.is_spread and self.format in SPREAD_FORMATS),
+        )
 
     @property
     def is_table(self) -> bool:

@@ -102,7 +102,9 @@ def _columns(view: View, page: Sequence[Item]) -> RecordColumns:
     from crmctl.values.composites import RecordColumns, attribute_columns
 
     samples = (data for item in page if isinstance(data := item.get("data"), Mapping))
-    return RecordColumns({name: view.fields[name] for name in view.export}, attribute_columns(view.spread, samples))
+    return RecordColumns(
+        {name: view.fields[name] for name in view.export}, attribute_columns(view.attributes, samples, is_spread=view.is_spread)
+    )
 
 
 class YamlDocument(FormatWriter):

@@ -36,8 +36,9 @@ class View:
     export: tuple[str, ...] = ()
     lists: Mapping[str, View] = field(default_factory=dict)
     has_short_ids: bool = False
-    spread: tuple[Attribute, ...] = ()
-    """Attributes whose values csv and tsv show in more columns than one."""
+    attributes: tuple[Attribute, ...] = ()
+    is_spread: bool = True
+    """csv and tsv show composite attributes in more columns than one."""
 
     def column(self, name: str, path: Path) -> Column:
         """Return the column of a name, of the same kind as in the table."""
@@ -92,7 +93,7 @@ def record_view(attributes: Iterable[Attribute], *, is_spread: bool = True) -> V
     times = {name: places[name] for name in ("createdAt", "updatedAt")}
     fields = {name: path for name, path in places.items() if name not in times} | others | times
     columns = (Column(("id",), "id", "id"), *data, Column(("updatedAt",), "updatedAt", "time"))
-    return View("records", columns, fields, tuple(places), has_short_ids=True, spread=tuple(ordered) if is_spread else ())
+    return View("records", columns, fields, tuple(places), has_short_ids=True, attributes=tuple(ordered), is_spread=is_spread)
 
 
 def attribute_kind(attribute: Attribute) -> str:

@@ -22,8 +22,8 @@ from crmctl.models.jsontext import Json
 from crmctl.models.numbers import check_numbers, read_number
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values import folded_text
-from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES, StoredAttribute, typed
-from crmctl.values.typed_text import is_spreadsheet_number, lost_digits, naming
+from crmctl.values.attribute_types import COMPOSITE_TYPES, PART_NAMES, StoredAttribute, Trait, type_of, typed
+from crmctl.values.typed_text import composite_text, is_spreadsheet_number, lost_digits, naming
 
 JOINED_BY: dict[str, str] = {AttributeType.NAME: " ", AttributeType.ADDRESS: ", "}
 
@@ -441,6 +441,8 @@ class AttributeColumns:
             return _amount_and_currency(self.attribute, value) or [value, None]
         if self.parts and _has_plain_parts(self.attribute, value) and {*value} <= {*self.parts}:
             return [*([None] if self.has_own else []), *(value.get(part) for part in self.parts)]
+        if isinstance(value, str) and self.attribute.type in COMPOSITE_TYPES and Trait.KEEPS_BLANKS in type_of(self.attribute.type).traits:
+            value = composite_text(value)
         own = [_joined(value) if self.attribute.holds_items else value] if self.has_own else []
         return [*own, *[None] * len(self.parts)]
 
@@ -469,12 +471,19 @@ class RecordColumns:
 
 
 def attribute_columns(
-    attributes: Iterable[Attribute], samples: Iterable[Mapping[str, Any]], *, are_all: bool = False
+    attributes: Iterable[Attribute], samples: Iterable[Mapping[str, Any]], *, are_all: bool = False, is_spread: bool = True
 ) -> dict[str, AttributeColumns]:
     """Return the columns of composites and lists, by slug. Parts have the names that `samples`, the `data` of records, show.
 
-    With `are_all` the samples are all records: an attribute then has no column of its own if its parts hold every value.
+    With `are_all` the samples are all records: an attribute then has no column of its own if its parts hold every value. Without
+    `is_spread` composites have one column of JSON or text.
     """
+    if not is_spread:
+        return {
+            attribute.slug: AttributeColumns(attribute)
+            for attribute in attributes
+            if attribute.type in COMPOSITE_TYPES and not attribute.is_list
+        }
     by_slug = {attribute.slug: attribute for attribute in attributes}
     spread = {slug: attribute for slug, attribute in by_slug.items() if attribute.type in COMPOSITE_TYPES and not attribute.is_list}
     money = {
@@ -526,4 +535,4 @@ def _joined(value: Any) -> Any:
     if not isinstance(value, list) or not value:
         return value
     is_plain = all(isinstance(item, str) and item and item == item.strip() and SEPARATOR not in item for item in value)
-    return SEPARATOR.join(value) if is_plain and not value[0].startswith("[") else value
+    return SEPARATOR.join(value) if is_plain and not any(item.startswith(("{", "[", '"')) for item in value) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from functools import lru_cache
 from typing import Any
@@ -73,8 +73,8 @@ def split_list(text: str, separator: str) -> list[Any]:
 
 
 def read_currency(text: str, *, decimal_comma: bool = False) -> Any:
-    """Read an amount as a number, an amount with an ISO code as `{amount, currency}`, and a JSON object unchanged."""
-    if (value := _json_object(text)) is not None:
+    """Read an amount as a number, an amount with an ISO code as `{amount, currency}`, and a JSON object or array unchanged."""
+    if (value := _json_value(text)) is not None:
         return value
     stripped = text.strip()
     match = _MONEY.fullmatch(stripped) if stripped[:1].isalpha() or stripped[-1:].isalpha() else None
@@ -164,8 +164,8 @@ def read_email(text: str) -> str:
 
 
 def read_phone(text: str) -> Any:
-    """Read a phone number or a JSON object, unchanged. Raises RejectedError for 1.23E+11, which has lost digits in a spreadsheet."""
-    if (value := _json_object(text)) is not None:
+    """Read a phone number, or a JSON object or array, unchanged. Raises RejectedError for 1.23E+11, a number cut by a spreadsheet."""
+    if (value := _json_value(text)) is not None:
         return value
     stripped = text.strip()
     if is_spreadsheet_number(stripped):
@@ -202,9 +202,20 @@ def read_reference(slug: str, text: str) -> Any:
 
 
 def read_composite(text: str) -> Any:
-    """Read a JSON object, or any other text as one string."""
-    value = _json_object(text)
-    return text if value is None else value
+    """Read a JSON object or array, a text in the form of `composite_text`, or any other text as it is."""
+    if not text.lstrip().startswith(("{", "[", '"')):
+        return text
+    value = _json_inside(text)
+    is_text = isinstance(value, str) and composite_text(value) != value
+    return value if is_text or isinstance(value, dict | list) else text
+
+
+def composite_text(text: str) -> str:
+    """Return a text so that `read_composite` gives it back: one that looks like a JSON object or array becomes a JSON string."""
+    with suppress(RejectedError):
+        if read_composite(text) == text:
+            return text
+    return jsontext.dumps(text)
 
 
 def select_reader(options: list[str]) -> Reader:
@@ -236,11 +247,10 @@ def is_spreadsheet_number(text: str) -> bool:
     return ("E" in text or "e" in text) and _SPREADSHEET.fullmatch(text) is not None
 
 
-def _json_object(text: str) -> Json | None:
-    if "{" not in text or not text.lstrip().startswith("{"):
-        return None
-    value = _json_inside(text)
-    return value if isinstance(value, dict) else None
+def _json_value(text: str) -> Json | list[Any] | None:
+    """Return the JSON object or array of a text; None if it is none."""
+    value = _json_inside(text) if text.lstrip().startswith(("{", "[")) else None
+    return value if isinstance(value, dict | list) else None
 
 
 def _json_inside(text: str) -> Any:
