@@ -189,10 +189,11 @@ def test_a_year_has_twelve_months(tmp_path, cell, swappable, day_first, month_fi
 
 
 def test_values_spoilt_by_a_spreadsheet_in_a_text_column_are_kept_with_a_warning(tmp_path):
-    checked = Input(tmp_path, "name,notes\nA,1.23E+11\nB,#REF!\nC,#1 fan\nD,12E\n")
-    assert [row["notes"] for row in checked.data()] == ["1.23E+11", "#REF!", "#1 fan", "12E"]
+    checked = Input(tmp_path, "name,notes\nA,1.23E+11\nB,#REF!\nC,#1 fan\nD,12E\nE,'=1\nF,'n roll\n")
+    assert [row["notes"] for row in checked.data()] == ["1.23E+11", "#REF!", "#1 fan", "12E", "'=1", "'n roll"]
     report = checked.validate()
-    assert (report.warnings, report.rejected, dict(report.counts)) == (2, 0, {"spreadsheet_number": 1, "spreadsheet_error": 1})
+    assert (report.warnings, report.rejected) == (3, 0)
+    assert dict(report.counts) == {"spreadsheet_number": 1, "spreadsheet_error": 1, "guarded_formula": 1}
 
 
 def test_json_records_may_bring_keys_late(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from crmctl.errors import RejectedError, UsageError
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
+from crmctl.models.field_paths import without_guard
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import check_number, check_numbers
@@ -270,6 +271,9 @@ def doubt_about(text: str, _value: Any = None) -> Finding | None:
         return Finding("stray_mark", "a byte order mark inside the file: were files joined?", severity=Severity.WARNING)
     if len(text) > 1 and text[0] == text[-1] == "'":
         return Finding("quoted_text", "apostrophes on both sides are part of the value", severity=Severity.WARNING)
+    if without_guard(text) != text:
+        message = "an export for spreadsheets may have put the apostrophe before the formula: --excel-safe removes it"
+        return Finding("guarded_formula", message, severity=Severity.WARNING)
     if text[0] in ' \t"' and text.strip()[:1] == '"':
         return Finding("quoted_text", "a quote after a blank is part of the value", severity=Severity.WARNING)
     if text.startswith("#") and text in SPREADSHEET_ERRORS:

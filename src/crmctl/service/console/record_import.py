@@ -18,7 +18,7 @@ from crmctl.files.mapping import MappingOptions, Mode, build_mapping, resolve_co
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.rows import Format, Row, Source, SourceOptions
 from crmctl.files.sources import open_source
-from crmctl.models.field_paths import delimited_row
+from crmctl.models.field_paths import delimited_row, without_guard
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType
 from crmctl.service.console.cells import reference_target
@@ -200,9 +200,15 @@ def _as_bad_request() -> Iterator[None]:
         raise BadRequest(f"{error.message}{hint}", {"field": "file"}) from error
 
 
-def _open(path: Path) -> Source:
+def _open(path: Path, *, excel_safe: bool) -> Source:
     with _as_bad_request():
-        return open_source(path, SourceOptions(excel_safe=path.suffix != ".xlsx"), name=f"the file{path.suffix}")
+        return open_source(path, SourceOptions(excel_safe=excel_safe and path.suffix != ".xlsx"), name=f"the file{path.suffix}")
+
+
+def _has_guards(path: Path) -> bool:
+    """Whether cells have an apostrophe before a formula, as exports for spreadsheets do."""
+    source = _open(path, excel_safe=False)
+    return path.suffix != ".xlsx" and any(without_guard(cell) != cell for row in _rows(source) for cell in row.cells)
 
 
 def _targets(attributes: Sequence[Json]) -> dict[str, str]:
@@ -219,7 +225,8 @@ def _targets(attributes: Sequence[Json]) -> dict[str, str]:
 def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) -> ConsolePage:
     crm_object, name = object_of(tx, visit), visit.text("file") or visit.query.get("file", "")
     own_attributes = crm_object["attributes"]
-    source, targets = _open(_place(visit, name)), _targets(own_attributes)
+    path, excel_safe = _place(visit, name), _is_excel_safe(visit)
+    source, targets = _open(path, excel_safe=excel_safe), _targets(own_attributes)
     rows = list(islice((row for row in _rows(source) if row.problem is None), SAMPLES))
     names, chosen = Names([Attribute.parse(attribute) for attribute in own_attributes]), list[tuple[str, list[str], str]]()
     for place, header in enumerate(source.header):
@@ -236,10 +243,16 @@ def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) ->
         "targets": {RECORD_ID: "Id"} | targets,
         "keys": keys,
         "key": visit.text("key"),
+        "has_guards": _has_guards(path),
+        "excel_safe": excel_safe,
         "outcome": outcome,
         "failed": [(row.first_line, reason) for row, reason in outcome.failed[:MOST_SHOWN]] if outcome else [],
     }
     return ConsolePage("import.html", values)
+
+
+def _is_excel_safe(visit: Visit) -> bool:
+    return not visit.form or bool(visit.text("excel_safe"))
 
 
 def _proposed(header: str, place: int, names: Names) -> str:
@@ -262,7 +275,7 @@ def _carry_out(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> ImportOutcome:
     """Write the rows of the file in this transaction. Rows fail alone. Raises BadRequest for the file or the form as a whole."""
     crm_object = object_of(tx, visit)
     own_attributes = crm_object["attributes"]
-    source, key = _open(path), visit.text("key")
+    source, key = _open(path, excel_safe=_is_excel_safe(visit)), visit.text("key")
     if key and key not in [visit.text(f"column{place}") for place in range(len(source.header))]:
         raise BadRequest("choose the column that identifies existing records", {"field": "key"})
     pairs = tuple(f"#{place + 1}={_target(visit, place, key)}" for place in range(len(source.header)))
