@@ -181,12 +181,20 @@ def org_jobs(context: BulkContext) -> list[JobInfo]:
 
 
 def unfinished(context: BulkContext, path: Path) -> Journal | None:
-    """Return the newest unfinished apply of this folder to this service. Raises UsageError if it is running."""
+    """Return the newest unfinished apply of this folder to this service.
+
+    Raises UsageError if it is running, or was begun by a crmctl that noted entries differently.
+    """
     jobs = [job for job in org_jobs(context) if job.state is JobState.OPEN and job.header.path == str(path.resolve())]
     if not jobs:
         return None
     refuse_running(jobs[-1])
-    return Journal(jobs[-1].folder, context.clock)
+    apply, job = Journal(jobs[-1].folder, context.clock), jobs[-1].id
+    if any("sent" not in note for step in steps_of(apply) if step.kind == "entries" for note in step.notes().values()):
+        apply.close()
+        hint = f"crmctl bulk undo {job} takes back what it did"
+        raise UsageError(f"job {job} was written by another version of crmctl", hint=hint, code="other_version")
+    return apply
 
 
 def _every_step(context: BulkContext) -> Iterator[OrgStep]:

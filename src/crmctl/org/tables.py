@@ -101,9 +101,9 @@ class OrgTables(Spill):
 
     def leave_out(self, side: Side, kind: str, ids: Iterable[str]) -> None:
         """Remove rows with their references."""
-        for row_id in ids:
-            self._db.execute("DELETE FROM item WHERE side = ? AND kind = ? AND id = ?", (side, kind, row_id))
-            self._db.execute("DELETE FROM link WHERE side = ? AND kind = ? AND item = ?", (side, kind, row_id))
+        values = (side, kind, jsontext.dumps([*ids]))
+        for table, column in (("item", "id"), ("link", "item")):
+            self._db.execute(f"DELETE FROM {table} WHERE side = ? AND kind = ? AND {column} IN (SELECT value FROM json_each(?))", values)
 
     def rows(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
         for row_id, data in self._db.execute("SELECT id, data FROM item WHERE side = ? AND kind = ? ORDER BY id", (side, kind)):
