@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pexpect
 import pytest
 
@@ -19,10 +20,13 @@ def test_a_person_at_a_terminal_gets_a_readable_panel(tmp_path: Path) -> None:
     child = pexpect.spawn(crmctl_program(), arguments, encoding="utf-8", timeout=PATIENCE, dimensions=(40, 120))
     try:
         child.expect(r"Address\s+(http://127\.0\.0\.1:\d+)")
+        address = child.match[1]
         assert '"baseUrl"' not in child.before
         child.expect(r"crs_[\w-]+")
         child.expect_exact("crmctl auth login --base-url")
         child.expect_exact("Ctrl-C stops it")
+        httpx.get(f"{address}/a%0Ab%1B[2J%20200", trust_env=False)
+        child.expect_exact("GET /a%0Ab%1B%5B2J%20200 404 ")
         child.sendintr()
         child.expect(pexpect.EOF)
         child.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -238,5 +239,5 @@ def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[s
     if log == "json":
         return lambda entry: runtime.streams.write_err(jsontext.dumps(entry) + "\n")
     return lambda entry: runtime.streams.write_err(
-        f"{entry['time']} {entry['method']} {entry['path']} {entry['status']} {entry['ms']} ms {entry['keyId'] or '-'}\n"
+        f"{entry['time']} {entry['method']} {quote(entry['path'])} {entry['status']} {entry['ms']} ms {entry['keyId'] or '-'}\n"
     )
