@@ -61,10 +61,12 @@ def confined(process: int, cores: float) -> Iterator[None]:
     try:
         yield
     finally:
-        for confined_process in (group / "cgroup.procs").read_text().split():
-            with suppress(OSError):
-                (group.parent / "cgroup.procs").write_text(confined_process)
-        group.rmdir()
+        (group / "cpu.cfs_quota_us").write_text("-1")
+        while group.exists():
+            with suppress(OSError):  # busy while one of its processes ends
+                for each in (group / "cgroup.procs").read_text().split():
+                    (group.parent / "cgroup.procs").write_text(each)
+                group.rmdir()
 
 
 def measure(processes: int, count: int, core_share: float | None) -> tuple[float, float]:
