@@ -76,6 +76,18 @@ def test_a_file_can_deactivate_an_attribute_and_dumps_show_it(tmp_path: Path) ->
     engine.close()
 
 
+def test_members_of_one_file_are_listed_by_address(tmp_path: Path) -> None:
+    clock = FakeClock()
+    engine = open_data(ServiceSettings(data_dir=tmp_path), clock)
+    clock.sleep(1)
+    addresses = [f"{letter}@example.com" for letter in "dbecafhg"]
+    members = ", ".join(f"{{name: X, email: {address}}}" for address in addresses)
+    load_document(engine, parse_document(f"members: [{members}]"), clock=clock, ids=new_id)
+    listed = [member["email"] for member in engine.read(dump_sections)["members"]]
+    engine.close()
+    assert listed[1:] == sorted(addresses)
+
+
 def test_a_file_keeps_images_and_names_it_does_not_mention(tmp_path: Path) -> None:
     clock = FakeClock()
     engine = open_data(ServiceSettings(data_dir=tmp_path), clock)

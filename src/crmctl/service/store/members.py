@@ -59,7 +59,7 @@ def _member(row: Json) -> Json:
 
 
 def list_members(tx: Tx) -> list[Json]:
-    return [_member(row) for row in _MEMBERS.all(tx, "ORDER BY created_at, id")]
+    return [_member(row) for row in _MEMBERS.all(tx, "ORDER BY created_at, email_key")]
 
 
 def get_member(tx: Tx, member_id: str) -> Json:
