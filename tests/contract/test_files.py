@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,6 +83,17 @@ def test_an_address_works_once_even_for_concurrent_uploads(crm: RunningService) 
 def test_a_failed_upload_can_be_repeated(crm: RunningService) -> None:
     urls = ask(crm)
     assert httpx.put(urls["signedUrl"], content=PNG, headers={"Content-Encoding": "gzip"}, trust_env=False).status_code == 415
+    assert put(urls["signedUrl"]).status_code == 200
+
+
+def test_an_address_is_not_used_up_by_a_full_disk(crm: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    urls = ask(crm)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        assert put(urls["signedUrl"]).status_code == 503
     assert put(urls["signedUrl"]).status_code == 200
 
 

@@ -79,9 +79,7 @@ async def _receive(context: Context, request: Request, permit: Permit, begin: Ca
                 await run_in_threadpool(incoming.write, bytes(waiting))
                 waiting.clear()
         await run_in_threadpool(incoming.write, bytes(waiting))
-        # Before the file appears: a second upload must not replace it.
-        await run_in_threadpool(context.engine.write, lambda tx: use_permit(tx, permit))
-        await run_in_threadpool(incoming.finish)
+        await run_in_threadpool(incoming.finish, lambda: context.engine.write(lambda tx: use_permit(tx, permit)))
     finally:
         incoming.close()
     return size

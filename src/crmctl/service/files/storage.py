@@ -212,12 +212,14 @@ class Incoming:
         self._room.reserve(more, self._most)
         self._reserved += more
 
-    def finish(self) -> None:
-        """Put the file in its place, replacing what was there; it is on disk when this returns."""
+    def finish(self, permit: Callable[[], None] = lambda: None) -> None:
+        """Put the file in its place, replacing what was there; it is on disk when this returns. Once there is room for it, and before it
+        appears, `permit` may refuse it by an error."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._place.parent.mkdir(mode=0o700, exist_ok=True)
+        permit()
         replaced = _size(self._place)
         self._partial.replace(self._place)
         self._room.release(self._reserved, _size(self._place) - replaced)
