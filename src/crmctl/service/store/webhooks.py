@@ -89,12 +89,13 @@ def reveal_secret(tx: Tx, endpoint_id: str) -> str:
 
 
 def rotate_secret(tx: Tx, endpoint_id: str, *, now: float) -> str:
-    """Create a new secret; the old one signs along for a day, so that the receiver can change over. Raises NotFound."""
+    """Create a new secret; the old ones sign along for a day, so that the receiver can change over. Raises NotFound."""
     known_id = get_endpoint(tx, endpoint_id)["id"]
     fresh = new_secret()
     tx.execute(
-        "UPDATE webhook_endpoint SET old_secret = secret, old_secret_until = ?, secret = ?, updated_at = ? WHERE id = ?",
-        (to_micros(now + ROTATION_SECONDS), fresh, to_micros(now), known_id),
+        "UPDATE webhook_endpoint SET old_secret = secret || CASE WHEN old_secret_until > ? THEN ' ' || old_secret ELSE '' END, "
+        "old_secret_until = ?, secret = ?, updated_at = ? WHERE id = ?",
+        (to_micros(now), to_micros(now + ROTATION_SECONDS), fresh, to_micros(now), known_id),
     )
     logs.note(tx, "endpoint.secret_rotated", known_id, now=now)
     return fresh
@@ -371,9 +372,9 @@ class Due:
 
     @classmethod
     def of(cls, row: Row, at: int) -> Due:
-        """Return a delivery read by `claim`; its old secret signs along until it ends."""
-        delivery, endpoint, event_id, event_type, url, secret, old_secret, old_until, body, attempts, created_at = row
-        secrets = [secret, old_secret] if old_secret and (old_until or 0) > at else [secret]
+        """Return a delivery read by `claim`; its old secrets, separated by blanks, sign along until they end."""
+        delivery, endpoint, event_id, event_type, url, secret, old_secrets, old_until, body, attempts, created_at = row
+        secrets = [secret, *(old_secrets.split() if (old_until or 0) > at else ())]
         return cls(delivery, endpoint, event_id, event_type, url, secrets, bytes(body), attempts + 1, created_at / 1_000_000)
 
 
