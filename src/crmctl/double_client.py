@@ -50,10 +50,6 @@ class TestService:
         self.clock, self.webhooks = ServiceClock(self), DeliveredEvents(self)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def env(self) -> dict[str, str]:
         """Variables for a crmctl under test: address, key, and folders of its own, which a reset or restore empties."""
         homes = {f"CRMCTL_{kind}_DIR": str(self._home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}

@@ -9,7 +9,6 @@ import signal
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -140,12 +139,15 @@ def _canonical(value: Any) -> Any:
 
 
 class CheckedData:
-    """The data of one check: the mirror, and in it the object with its attributes. `seconds` limits SQL and patterns."""
+    """The data of one check: the mirror, and in it the object with its attributes, the `columns`. `seconds` limits SQL and patterns.
+
+    For filters, it is also the directory of all objects in the mirror. Methods raise NotFoundError for others.
+    """
 
     def __init__(self, copy: LocalCopy, context: BulkContext, name: str | None, seconds: float | None = None) -> None:
         """Raises NotFoundError if the mirror does not have the object."""
         self.copy, self.context, self.seconds = copy, context, seconds
-        self.slug, self.object_id, self.attributes = "", "", dict[str, Attribute]()
+        self.slug, self.object_id, self.columns = "", "", dict[str, Attribute]()
         if name is None:
             return  # a query in SQL needs no object
         states = {key: state for state in copy.states() if state.syncs for key in (state.slug, state.object_id)}
@@ -153,15 +155,15 @@ class CheckedData:
             raise NotFoundError(f"{name} is not in the mirror", hint=suggestion(name, states, f"crmctl mirror sync {name} adds it"))
         self.slug, self.object_id, excluded = states[name].slug, states[name].object_id, states[name].excluded
         attributes = copy.attributes(self.object_id)
-        self.attributes = {attribute.slug: attribute for attribute in attributes if attribute.slug not in excluded}
+        self.columns = {attribute.slug: attribute for attribute in attributes if attribute.slug not in excluded}
 
     def column(self, name: str) -> CheckedColumn:
         """Return an attribute by its slug, or by the slug and a part. Raises UsageError for an unknown or excluded one."""
-        slug, part = split_target(name, self.attributes)
-        if slug not in self.attributes:
-            hint = suggestion(slug, self.attributes, f"it has {', '.join(self.attributes)}")
+        slug, part = split_target(name, self.columns)
+        if slug not in self.columns:
+            hint = suggestion(slug, self.columns, f"it has {', '.join(self.columns)}")
             raise UsageError(f"{self.slug} has no attribute {slug!r}", hint=hint, code="unknown_attribute")
-        attribute = self.attributes[slug]
+        attribute = self.columns[slug]
         if part is None:
             return CheckedColumn(name, attribute, lambda record: elements_of(record.data.get(slug)))
         form = learn_form(attribute, [{slug: record.data.get(slug)} for record in self.records()])
@@ -173,21 +175,11 @@ class CheckedData:
         for page in self.copy.pages(self.object_id):
             yield from page
 
-
-class MirroredSchema:
-    """Objects and attributes of the mirror, for filters. Methods raise NotFoundError for an object that is not in it."""
-
-    def __init__(self, data: CheckedData) -> None:
-        self._data = data
-
     def attributes(self, of: str) -> list[Attribute]:
-        return [*self._object(of).attributes.values()]
+        return [*CheckedData(self.copy, self.context, of).columns.values()]
 
     def with_object(self, of: str, use: Callable[[str], T]) -> T:
-        return use(self._object(of).object_id)
-
-    def _object(self, name: str) -> CheckedData:
-        return CheckedData(self._data.copy, self._data.context, name)
+        return use(CheckedData(self.copy, self.context, of).object_id)
 
 
 Found = Iterator[FailingRow]
@@ -218,20 +210,17 @@ def _outside(column: CheckedColumn, records: Iterator[Record], fits: Callable[[s
             yield FailingRow(record.id, f"{column.name} is {shorten(other)!r}")
 
 
-@contextmanager
-def _limited(match: Callable[[str], object], seconds: float | None) -> Iterator[Callable[[str], object]]:
+def _limited(match: Callable[[str], object], seconds: float | None) -> Callable[[str], object]:
     """Give a pattern `seconds` for all of its texts. It raises PendingError afterwards.
 
     Only a signal to the main thread ends a pattern early, so there is no limit on Windows and in other threads.
     """
     if seconds is None or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield match
-        return
+        return match
+    left = seconds
 
     def stop(*_: object) -> None:
         raise PendingError(f"the pattern took longer than {seconds:g} s", hint="--timeout SECONDS allows more", code="query_timeout")
-
-    left = seconds
 
     def limited(text: str) -> object:
         nonlocal left
@@ -241,11 +230,8 @@ def _limited(match: Callable[[str], object], seconds: float | None) -> Iterator[
         finally:
             left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
 
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        yield limited
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, stop)
+    return limited
 
 
 class Pattern(CheckPart):
@@ -254,8 +240,7 @@ class Pattern(CheckPart):
 
 
 def _matches(data: CheckedData, rule: Pattern) -> Found:
-    with _limited(rule.pattern.fullmatch, data.seconds) as matches:
-        yield from _outside(data.column(rule.attribute), data.records(), matches)
+    return _outside(data.column(rule.attribute), data.records(), _limited(rule.pattern.fullmatch, data.seconds))
 
 
 class Choice(CheckPart):
@@ -294,10 +279,10 @@ def _fresh(data: CheckedData, seconds: float) -> Found:
 
 def _filter(data: CheckedData, conditions: list[str]) -> Found:
     note = data.context.listener.note
-    context = QueryContext(MirroredLists(data.copy), MirroredSchema(data), data.context.clock.now(), warn=note, tell=note, strict=True)
+    context = QueryContext(MirroredLists(data.copy), data, data.context.clock.now(), warn=note, tell=note, strict=True)
     reader = FilterReader(context, data.slug)
     record_filter = reader.read(conditions).without_choices()
-    tests = [condition_test(data.attributes, condition) for condition in record_filter.conditions]
+    tests = [condition_test(data.columns, condition) for condition in record_filter.conditions]
     tests += [bound.admits for bound in record_filter.bounds] + [local.admits for local in record_filter.local_conditions]
     for record in () if record_filter.is_impossible else data.records():
         if all(test(record) for test in tests):
@@ -404,7 +389,7 @@ def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:
     proposals: dict[str, Json] = {}
     for data in [CheckedData(copy, context, state.slug) for state in copy.states() if state.syncs]:
         records = list(data.records())
-        for slug, attribute in data.attributes.items():
+        for slug, attribute in data.columns.items():
             filled = sum(map(bool, map(data.column(slug).texts, records)))
             identifies = attribute.type in (AttributeType.EMAIL, AttributeType.PHONE_NUMBER) and filled >= LEAST
             rules: Json = {}

@@ -25,7 +25,6 @@ class Case:
     """A finding or a check in a report. `level` is error, warning, or empty for a passed check; `cells` are the row in Markdown."""
 
     level: str
-    group: str
     name: str
     file: str
     lines: tuple[int, int]
@@ -41,7 +40,7 @@ def finding_case(file: str, finding: Finding) -> Case:
     name = f"line {first}" + (f", column {finding.column}" if finding.column is not None else "")
     lines = str(finding.first_line or "") + (f"-{last}" if last not in (None, finding.first_line) else "")
     cells = {"": level, "line": lines, "column": finding.column, "value": finding.value, "what is wrong": f"{finding.message}{hint}"}
-    return Case(level, file, name, file, (first, last or first), finding.code, text, cells)
+    return Case(level, name, file, (first, last or first), finding.code, text, cells)
 
 
 def error_finding(error: CrmctlError) -> Finding:
@@ -55,7 +54,7 @@ def outcome_case(outcome: Outcome) -> Case:
     level = {"failed": "error", "warned": "warning"}.get(outcome.status, "")
     cells = {"check": check.name, "object": check.object, "status": outcome.status, "failing": len(outcome.failures), "owner": check.owner}
     file, _, line = check.place(check.kind).rpartition(", line ")
-    return Case(level, check.object or "sql", check.name, file, (int(line), int(line)), check.name, text, cells | {"": text})
+    return Case(level, check.name, file, (int(line), int(line)), check.name, text, cells | {"": text})
 
 
 class CiReport(ExitStack):
@@ -106,7 +105,7 @@ def _github_property(text: str) -> str:
 
 
 def _test_case(case: Case) -> str:
-    element = Element("testcase", classname=case.group, name=case.name, file=case.file, line=str(case.lines[0]))
+    element = Element("testcase", classname=case.file, name=case.name, file=case.file, line=str(case.lines[0]))
     if case.level == "error":
         SubElement(element, "failure", type=case.code, message=case.text).text = f"{case.file}:{case.lines[0]}: {case.text}"
     elif case.level:
