@@ -46,7 +46,7 @@ def test_its_parts(crm: TestService) -> None:
     people.create({"name": "Grace"})
     crm.restore("ada")
     assert [person.data["name"] for person in people.list()] == ["Ada"]
-    assert crm.clock.set("2030-01-01T00:00:00Z") <= crm.clock.now()
+    assert crm.clock.set("2030-01-01T00:00:00Z").startswith("2030-01-01T00:00:0")
     with pytest.raises(RejectedError, match="method must be 'GET', 'HEAD'"):
         crm.faults("GTE / -> twice")
 

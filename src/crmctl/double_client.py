@@ -122,9 +122,6 @@ class ServiceClock:
         """Move the clock: `2026-05-01T09:00:00Z`, or `in 2h` from now. Returns its new time."""
         return str(self.service.control("PUT", "/clock", {"now": moment})["now"])
 
-    def now(self) -> str:
-        return str(self.service.control("GET", "/clock")["now"])
-
 
 @frozen
 class DeliveredEvents:

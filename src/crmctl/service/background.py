@@ -31,8 +31,8 @@ def target_guard(context: Context) -> TargetGuard:
     return TargetGuard(LOOPBACK if context.settings.development else ())
 
 
-def jobs(context: Context, caller: Caller | None = None) -> list[BackgroundJob]:
-    caller = caller or Caller(target_guard(context))
+def jobs(context: Context) -> list[BackgroundJob]:
+    caller = Caller(target_guard(context))
     return [
         Dispatcher(context, [webhooks.fan_out, start_for_events]),
         Deliveries(context, caller, random.random, PROVEN),

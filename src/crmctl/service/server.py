@@ -283,7 +283,7 @@ class Server:
             return own
         # Jobs run in any order, so that seeded ids would not repeat.
         context = self._context if self._double is None else replace(self._context, ids=new_id)
-        return own + jobs(context, self._double.caller() if self._double else None)
+        return own + jobs(context)
 
     def stop(self) -> None:
         """Ask `run` to finish, from any thread."""

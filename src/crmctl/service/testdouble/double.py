@@ -42,7 +42,6 @@ from crmctl.values.moments import read_moment, read_span
 
 if TYPE_CHECKING:
     from crmctl.service.http.connections import Connections
-    from crmctl.service.outbound.caller import Caller
 
 SEEDED_START = 1_767_225_600.0
 """The time at which a seeded double begins: 2026-01-01T00:00:00Z."""
@@ -201,8 +200,8 @@ def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str]:
 
 
 PREFIX = "/_test"
-SINK = "http://crmctl-test.invalid/"
-"""URL of the endpoint that a double has from the start: every event is delivered there, and to no network."""
+SINK = f"{PREFIX}/sink"
+"""Path of the endpoint that a double has from the start: every event is delivered there."""
 
 MOST_RECORDED = 10_000
 WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))
@@ -213,7 +212,7 @@ _DELIVERIES = Rows(
     " JOIN webhook_endpoint AS endpoint ON endpoint.id = endpoint_id JOIN change_log ON change_log.event_id = delivery.event_id",
     "delivery",
     "event_type AS type, url, status, request_headers AS headers, payload AS body",
-    url=lambda url: None if url == SINK else url,
+    url=lambda url: None if url.endswith(SINK) else url,
     headers=jsontext.loads,
     body=jsontext.loads,
 )
@@ -246,12 +245,14 @@ class TestDouble:
         routes = [
             Route(f"{PREFIX}/reset", self._reset, methods=["POST"]),
             Route(f"{PREFIX}/faults", self._control_faults, methods=["GET", "POST", "DELETE"]),
-            Route(f"{PREFIX}/clock", self._control_clock, methods=["GET", "PUT"]),
+            Route(f"{PREFIX}/clock", self._set_clock, methods=["PUT"]),
             Route(f"{PREFIX}/requests", self._show_requests, methods=["GET"]),
+            Route(SINK, lambda _: Response(), methods=["POST"]),
             Route(f"{PREFIX}/deliveries", self._control_deliveries, methods=["GET", "POST"]),
             Route(f"{PREFIX}/snapshots/{{name}}", self._control_snapshot, methods=["PUT", "POST"]),
         ]
-        handlers = dict.fromkeys((Fault, HTTPException), lambda _, error: answer_for(error))
+        handlers: Any = dict.fromkeys((Fault, HTTPException), lambda _, error: answer_for(error))
+        handlers[UsageError] = lambda _, error: answer_for(BadRequest(error.message))
         self._controls = Starlette(routes=routes, exception_handlers=handlers)
 
     def around(self, context: Context, app: ASGIApp, apps: Callable[[Context], ASGIApp]) -> ASGIApp:
@@ -263,7 +264,7 @@ class TestDouble:
 
     def begin(self) -> None:
         """Make the present state the one that resets return to. Deliver events and apply faults from now on."""
-        self._create_endpoint(SINK)
+        self._create_endpoint(f"{self._context.settings.address}{SINK}")
         self.clock.mark()
         self._requests.clear()
         self._begun = self._save()
@@ -365,18 +366,6 @@ class TestDouble:
                 await asyncio.sleep(0.001)
             yield
 
-    def caller(self) -> Caller:
-        from crmctl.service.background import target_guard
-        from crmctl.service.outbound.caller import Caller, Reply
-
-        class SinkCaller(Caller):
-            """Calls of the sink succeed without a network."""
-
-            def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
-                return Reply(200, {}, "") if url == SINK else super().post(url, headers, body)
-
-        return SinkCaller(target_guard(self._context))
-
     def _count_deliveries(self) -> int:
         return int(required(self._engine.read(lambda tx: tx.one(f"SELECT count(*) FROM {_DELIVERIES.table}")))[0])
 
@@ -419,18 +408,12 @@ class TestDouble:
         return JsonAnswer(self.faults.wire())
 
     def _clear_faults(self) -> None:
-        """Remove all rules and end their delays."""
         self.faults.rules.clear()
         self._released.set()
         self._released.clear()
 
-    async def _control_clock(self, request: Request) -> Response:
-        if request.method == "PUT":
-            try:
-                moment = read_moment(await _text(request, "now"), self.clock.now())
-            except UsageError as error:
-                raise BadRequest(error.message) from error
-            self.clock.set(moment.at.timestamp())
+    async def _set_clock(self, request: Request) -> Response:
+        self.clock.set(read_moment(await _text(request, "now"), self.clock.now()).at.timestamp())
         return JsonAnswer({"now": to_wire(to_micros(self.clock.now()))})
 
     async def _show_requests(self, _: Request) -> Response:
