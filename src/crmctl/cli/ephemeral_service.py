@@ -32,6 +32,7 @@ SETTINGS = "org.toml"
 """In a folder that `crmctl org pull` wrote."""
 MISSING = "missing_reference"
 """Code of a row that refers to a missing record."""
+Commands = dict[Path, tuple[str, ...]]
 DOUBLE_OPTIONS = ("fixture", "seed", "clock", "fault")
 """Options that need --ephemeral."""
 OWN_DATA = ("data", "database_url", "host", "public_url", "ready_file", "files_s3")
@@ -55,7 +56,7 @@ def serve_double(
     from crmctl.service.testdouble.double import TestDouble
 
     start = None if clock is None else read_moment(clock, runtime.clock.now()).at.timestamp()
-    data = None if fixture is None else Fixture(fixture)
+    commands = {} if fixture is None else _read_fixture(fixture)
     try:
         double = TestDouble(seed=seed, start=start, rules=faults)
     except BadRequest as error:
@@ -63,17 +64,16 @@ def serve_double(
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
         own = replace(settings, data_dir=Path(folder) / "data", database_url=None, files_s3=None)
         settings = replace(own, host="127.0.0.1", public_url=None, development=True)
-        _run_double(runtime, Server(settings, double=double), double, data, Path(folder))
+        _run_double(runtime, Server(settings, double=double), double, commands, Path(folder))
 
 
-def _run_double(runtime: Runtime, server: Server, double: TestDouble, fixture: Fixture | None, folder: Path) -> None:
+def _run_double(runtime: Runtime, server: Server, double: TestDouble, commands: Commands, folder: Path) -> None:
     """Serve until a signal, until stdin closes, or until the fixture fails: it is loaded once the server listens. Raises its error."""
     failures: list[Exception] = []
 
     def prepare(ready: Ready) -> None:
         try:
-            if fixture is not None:
-                fixture.load(ready, folder / "client")
+            _load(commands, ready, folder / "client")
             double.begin()
             document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(server.settings.data_dir)}
             runtime.streams.write_out(jsontext.dumps(document) + "\n")
@@ -103,45 +103,39 @@ def _stop_with_owner(runtime: Runtime, server: Server) -> None:
         server.stop()
 
 
-class Fixture:
-    """A folder of `crmctl org pull`, or one with a schema and one CSV file per object, the `tables`."""
+def _read_fixture(folder: Path) -> Commands:
+    """Return the files of a fixture, the schema first, with the commands that load them. Raises UsageError for any other folder."""
+    if (folder / SETTINGS).is_file():
+        return {folder: ("org", "apply", str(folder), "--edited", "--yes")}
+    hint = f"a fixture holds {SCHEMA} and OBJECT.csv files"
+    if not folder.is_dir():
+        raise UsageError(f"the fixture {folder} is no folder", hint=hint)
+    commands: Commands = {path: ("schema", "apply", str(path)) for path in folder.glob(SCHEMA)}
+    for path in sorted(path for path in folder.glob("[!.]*") if path not in commands):
+        if path.suffix != ".csv":
+            raise UsageError(f"the fixture {folder} holds {path.name}, which is not read", hint=suggestion(path.name, [SCHEMA], hint))
+        commands[path] = ("bulk", "import", path.stem, str(path), "--concurrency=1", "--mirror=never")
+    if not commands:
+        raise UsageError(f"the fixture {folder} is empty", hint=hint)
+    return commands
 
-    def __init__(self, folder: Path) -> None:
-        """Raises UsageError for a folder that is neither."""
-        self.folder, self.is_organization = folder, (folder / SETTINGS).is_file()
-        hint = f"a fixture holds {SCHEMA} and OBJECT.csv files"
-        if not folder.is_dir():
-            raise UsageError(f"the fixture {folder} is no folder", hint=hint)
-        files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        self.tables = {path.stem: path for path in files if path.suffix == ".csv"}
-        others = [path.name for path in files if path.suffix != ".csv" and path.name != SCHEMA]
-        if others and not self.is_organization:
-            raise UsageError(f"the fixture {folder} holds {others[0]}, which is not read", hint=suggestion(others[0], [SCHEMA], hint))
-        if not files:
-            raise UsageError(f"the fixture {folder} is empty", hint=hint)
 
-    def load(self, ready: Ready, home: Path) -> None:
-        """Load everything with crmctl's own commands. A table waits for those that it refers to. Raises RejectedError naming the file."""
-        homes = {f"CRMCTL_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
-        environ = homes | {"CRMCTL_BASE_URL": ready.base_url, "CRMCTL_API_KEY": ready.api_key or "", "NO_PROXY": "*"}
-        if self.is_organization:
-            _run(environ, self.folder, "org", "apply", str(self.folder), "--edited", "--yes")
-            return
-        if (schema := self.folder / SCHEMA).exists():
-            _run(environ, schema, "schema", "apply", str(schema))
-        waiting = [*self.tables]
-        while waiting:
-            later: dict[str, RejectedError] = {}
-            for slug in waiting:
-                try:
-                    _run(environ, self.tables[slug], "bulk", "import", slug, str(self.tables[slug]), "--concurrency=1", "--mirror=never")
-                except RejectedError as error:
-                    if error.code != MISSING:
-                        raise
-                    later[slug] = error
-            if [*later] == waiting:
-                raise later[waiting[0]]
-            waiting = [*later]
+def _load(commands: Commands, ready: Ready, home: Path) -> None:
+    """Run the commands; a table waits for those that it refers to. Raises RejectedError naming the file."""
+    homes = {f"CRMCTL_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
+    environ = homes | {"CRMCTL_BASE_URL": ready.base_url, "CRMCTL_API_KEY": ready.api_key or "", "NO_PROXY": "*"}
+    while commands:
+        waiting: dict[Path, RejectedError] = {}
+        for path, command in commands.items():
+            try:
+                _run(environ, path, *command)
+            except RejectedError as error:
+                if error.code != MISSING:
+                    raise
+                waiting[path] = error
+        if waiting.keys() == commands.keys():
+            raise next(iter(waiting.values()))
+        commands = {path: commands[path] for path in waiting}
 
 
 def _run(environ: dict[str, str], path: Path, *command: str) -> None:
