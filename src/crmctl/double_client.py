@@ -57,7 +57,6 @@ class TestService:
 
     @cached_property
     def client(self) -> Client:
-        """A client of the Python API."""
         return Client(environ=os.environ | self.env)
 
     @property
@@ -75,11 +74,9 @@ class TestService:
         self._return_to("/reset")
 
     def save(self, name: str) -> None:
-        """Save the present state."""
         self.control("PUT", f"/snapshots/{name}")
 
     def restore(self, name: str) -> None:
-        """Return to a saved state."""
         self._return_to(f"/snapshots/{name}")
 
     def _return_to(self, path: str) -> None:

@@ -95,11 +95,8 @@ def _write_reports(runtime: Runtime, targets: Sequence[tuple[str, str]], outcome
 
     for form, file in targets:
         with CiReport(form) as report:
+            write = runtime.streams.write_out if file == "-" else report.enter_context(whole_file(Path(file))).write
             for outcome in outcomes:
                 report.add(outcome_case(outcome))
-            text = "".join(report.text("Data checks"))
-        if file == "-":
-            runtime.streams.write_out(text)
-        else:
-            with whole_file(Path(file)) as stream:
-                stream.write(text)
+            for piece in report.text("Data checks"):
+                write(piece)

@@ -67,15 +67,9 @@ class TokenEndpoint:
 
     async def show_metadata(self, _request: Request) -> Response:
         address = self._context.settings.address
-        document = {
-            "issuer": address,
-            "token_endpoint": f"{address}/oauth/token",
-            "device_authorization_endpoint": f"{address}/oauth/device_authorization",
-            "grant_types_supported": [EXCHANGE, DEVICE],
-            "token_endpoint_auth_methods_supported": ["none"],
-            "response_types_supported": [],
-        }
-        return JsonAnswer(document)
+        endpoints = {"token_endpoint": f"{address}/oauth/token", "device_authorization_endpoint": f"{address}/oauth/device_authorization"}
+        abilities = {"grant_types_supported": [EXCHANGE, DEVICE], "token_endpoint_auth_methods_supported": ["none"]}
+        return JsonAnswer({"issuer": address, **endpoints, **abilities, "response_types_supported": []})
 
     async def give_key(self, request: Request) -> Response:
         """Exchange a token, or answer the poll of a device."""
@@ -93,8 +87,8 @@ class TokenEndpoint:
         if not form.get("client_id"):
             return _answer({"error": "invalid_request"})
         host = form.get("host", "") if re.fullmatch("[A-Za-z0-9._-]{1,100}", form.get("host", "")) else "unknown"
-        windows = context.engine.rate_windows()
-        state = await asyncio.to_thread(windows.take, f"device from {address}", MOST_LOGINS, LOGINS_SECONDS, now)
+        take = context.engine.rate_windows().take
+        state = await asyncio.to_thread(take, f"device from {address}", MOST_LOGINS, LOGINS_SECONDS, now)
         if not state.allowed:
             raise rate_limited(state.reset - now, "too many logins were started from this address")
 

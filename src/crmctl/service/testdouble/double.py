@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -148,14 +149,8 @@ class FaultPlan:
     """The `rules` of one service. Equal seeds give equal faults."""
 
     def __init__(self, texts: Sequence[str], seed: int | None) -> None:
-        self._texts = texts
-        self._seed = seed
-        self.reset()
-
-    def reset(self) -> None:
-        """Return to the rules and the random numbers of the start."""
-        self.rules = [parse_rule(text) for text in self._texts]
-        self._random = random.Random(self._seed)
+        self.rules = [parse_rule(text) for text in texts]
+        self._random = random.Random(seed)
 
     def wire(self) -> list[Json]:
         return [{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self.rules]
@@ -233,7 +228,8 @@ class TestDouble:
     def __init__(self, *, seed: int | None = None, start: float | None = None, rules: Sequence[str] = ()) -> None:
         """`start` is where the clock begins, in Unix seconds. Raises BadRequest for a malformed rule."""
         self.clock = MovableClock(start, seed)
-        self.faults = FaultPlan(rules, seed)
+        self._new_faults = partial(FaultPlan, rules, seed)
+        self.faults = self._new_faults()
         self.connections: Connections | None = None
         self._begun: State | None = None
         self._states: dict[str, State] = {}
@@ -384,7 +380,7 @@ class TestDouble:
         self._clear_faults()
         async with self._settled():
             await asyncio.to_thread(self._restore, self._begun)
-            self.faults.reset()
+            self.faults = self._new_faults()
             self.clock.reset()
             self._requests.clear()
         return JsonAnswer({"reset": True})
