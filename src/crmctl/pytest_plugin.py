@@ -10,11 +10,9 @@ import pytest
 if TYPE_CHECKING:
     from crmctl.double_client import TestService
 
-MARKER = "crm(fixture=DIR, rate_limit=N): settings of the fixture crm for this test"
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", "crm(fixture=DIR, rate_limit=N): settings of the fixture crm for this test")
 
 
 @pytest.fixture(scope="session")

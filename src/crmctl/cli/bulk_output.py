@@ -189,7 +189,7 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
     from crmctl.plan.ci_reports import FORMS, CiReport, error_finding, finding_case
     from crmctl.plan.dry_run import preview_import
 
-    check_choice("--report", form, FORMS)
+    check_choice("--report", form, [*FORMS])
     if option := next((name for name in ("output", "json", "query", "fields") if runtime.flags.get(name)), None):
         raise UsageError(f"--report and --{option} exclude each other", hint="leave one of them out")
     file, failure = "stdin" if request.file == "-" else request.file, None

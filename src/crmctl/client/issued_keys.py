@@ -31,9 +31,6 @@ SECONDS = 30.0
 FORM_TYPE = ("Content-Type", "application/x-www-form-urlencoded")
 
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
-LEAST_WAIT = 0.1
-"""Seconds between two polls, whatever the service says."""
-MOST_SECONDS = 86_400.0
 REFUSALS = (400, 401, 403, 404, 405)
 """Statuses with which a service refuses a token or code, or shows that it has no such endpoint."""
 WAITING = ("authorization_pending", "slow_down")
@@ -145,7 +142,7 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
     wait, until = _seconds(login.get("interval"), 5), clock.monotonic() + _seconds(login.get("expires_in"), 600)
     form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": str(login["device_code"])}
     while clock.monotonic() < until:
-        clock.sleep(max(wait, LEAST_WAIT))
+        clock.sleep(max(wait, 0.1))
         try:
             return str(send(f"{base_url}/oauth/token", form, ("access_token",))["access_token"])
         except RejectedError as error:
@@ -161,7 +158,7 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
 
 def _seconds(value: Any, default: float) -> float:
     """Return a service's number of seconds, the default if it is none."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < MOST_SECONDS else default
+    return float(value) if isinstance(value, int | float) and 0 <= value < 86_400 else default
 
 
 def _trusted_address(settings: Settings) -> str:

@@ -64,7 +64,7 @@ class CiReport(ExitStack):
         super().__init__()
         self.columns: Sequence[str] = ()
         self.counts: Counter[str] = Counter()
-        self._write, self._enclose = _FORMS[form]
+        self._write, self._enclose = FORMS[form]
         spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the stack closes it
         self._spool = self.enter_context(spool)
 
@@ -141,10 +141,8 @@ def _table(report: CiReport, title: str, sentence: str) -> tuple[str, str]:
     return head, ""
 
 
-_FORMS: Mapping[str, tuple[Callable[[Case], str], Callable[[CiReport, str, str], tuple[str, str]]]] = {
+FORMS: Mapping[str, tuple[Callable[[Case], str], Callable[[CiReport, str, str], tuple[str, str]]]] = {
     "github": (_annotation, _notice),
     "junit": (_test_case, _suite),
     "markdown": (_row, _table),
 }
-
-FORMS = tuple(_FORMS)

@@ -83,7 +83,7 @@ def _read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
 
     targets = [named_value("--report", text, "KIND=FILE", "for example --report junit=checks.xml")[:2] for text in texts]
     for form, file in targets:
-        check_choice("--report", form, FORMS)
+        check_choice("--report", form, [*FORMS])
         if file != "-":
             check_place(Path(file))
     return targets

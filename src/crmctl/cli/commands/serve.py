@@ -251,10 +251,6 @@ def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[s
 
 
 SCHEMA = "schema.yaml"
-SETTINGS = "org.toml"
-"""In a folder that `crmctl org pull` wrote."""
-MISSING = "missing_reference"
-"""Code of a row that refers to a missing record."""
 Commands = dict[Path, tuple[str, ...]]
 DOUBLE_OPTIONS = ("fixture", "seed", "clock", "fault")
 """Options that need --ephemeral."""
@@ -328,7 +324,7 @@ def _stop_with_owner(runtime: Runtime, server: Server) -> None:
 
 def _read_fixture(folder: Path) -> Commands:
     """Return the files of a fixture, the schema first, with the commands that load them. Raises UsageError for any other folder."""
-    if (folder / SETTINGS).is_file():
+    if (folder / "org.toml").is_file():
         return {folder: ("org", "apply", str(folder), "--edited", "--yes")}
     hint = f"a fixture holds {SCHEMA} and OBJECT.csv files"
     if not folder.is_dir():
@@ -353,7 +349,7 @@ def _load(commands: Commands, ready: Ready, home: Path) -> None:
             try:
                 _run(environ, path, *command)
             except RejectedError as error:
-                if error.code != MISSING:
+                if error.code != "missing_reference":
                     raise
                 waiting[path] = error
         if waiting.keys() == commands.keys():

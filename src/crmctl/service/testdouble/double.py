@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from crmctl.service.http.connections import Connections
 
 SEEDED_START = 1_767_225_600.0
-"""The time at which a seeded double begins: 2026-01-01T00:00:00Z."""
+"""2026-01-01T00:00:00Z, when a seeded double begins."""
 
 
 class MovableClock(SystemClock):
@@ -91,7 +91,6 @@ class MovableClock(SystemClock):
         return f"{millis >> 16:08x}-{millis & 0xFFFF:04x}-7{high:03x}-8{low:03x}-{rest}"
 
 
-FORM = "METHOD PATH [nth=3] -> status=503 after"
 CONDITIONS = ("nth", "p", "times")
 EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
 """Effects of which a rule has at most one."""
@@ -170,7 +169,7 @@ def parse_rule(text: str) -> FaultRule:
     try:
         match = _RULE.fullmatch(text)
         if match is None:
-            raise ValueError(f"must be {FORM}")
+            raise ValueError("must be METHOD PATH [nth=3] -> status=503 after")
         conditions, effects = _words(match[3] or "", CONDITIONS, "condition"), _words(match[4], EFFECTS, "effect")
         if "status" not in effects and effects.keys() & {"retry-after", "after"}:
             raise ValueError("retry-after and after need status=CODE")
