@@ -111,8 +111,6 @@ class TestService:
 
 @frozen
 class ServiceClock:
-    """The service's clock."""
-
     service: TestService
 
     def set(self, moment: str) -> str:
@@ -122,8 +120,6 @@ class ServiceClock:
 
 @frozen
 class DeliveredEvents:
-    """The events that the service has delivered."""
-
     service: TestService
 
     def wait(self, count: int, seconds: float = WAIT_SECONDS) -> list[Any]:

@@ -93,7 +93,7 @@ class OidcKeys:
         """Exchange a token for a new key and keep it. Raises DeniedError."""
         form = {**_FORM, "subject_token": self.identity_token().token}
         try:
-            answer = self._send(f"{self.base_url}/oauth/token", form, ("access_token", "expires_in"))
+            answer = self._send(f"{self.base_url}/oauth/token", ("access_token", "expires_in"), form)
         except RejectedError as error:
             problem = f"{self.origin} does not accept the identity token of this job ({error.code})"
             hint = "crmctl auth explain shows its claims; the audit log of the service names the rule"
@@ -114,7 +114,7 @@ class OidcKeys:
         if (url := environ.get(GITHUB_URL)) and (bearer := environ.get(GITHUB_TOKEN)):
             address = f"{url}{'&' if '?' in url else '?'}audience={quote(self.base_url, safe='')}"
             try:
-                answer = self._send(address, None, ("value",), ("Authorization", f"bearer {bearer}"))
+                answer = self._send(address, ("value",), bearer=bearer)
             except RejectedError as error:
                 hint = "permissions: {id-token: write}"
                 raise DeniedError("GitHub gave this job no identity token", hint=hint, code="no_identity") from error
@@ -134,7 +134,7 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
     base_url, send = _trusted_address(settings), partial(_send, settings, environ)
     form = {"client_id": "crmctl", "host": platform.node()}
     try:
-        login = send(f"{base_url}/oauth/device_authorization", form, ("device_code", "user_code", "verification_uri"))
+        login = send(f"{base_url}/oauth/device_authorization", ("device_code", "user_code", "verification_uri"), form)
     except RejectedError as error:
         problem = f"{base_url} has no logins of devices"
         raise RejectedError(problem, hint="crmctl auth login asks for a key", code="no_device_login") from error
@@ -144,7 +144,7 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
     while clock.monotonic() < until:
         clock.sleep(max(wait, 0.1))
         try:
-            return str(send(f"{base_url}/oauth/token", form, ("access_token",))["access_token"])
+            return str(send(f"{base_url}/oauth/token", ("access_token",), form)["access_token"])
         except RejectedError as error:
             if error.code not in WAITING:
                 problem = "the login was denied" if error.code == "access_denied" else f"the login failed ({error.code})"
@@ -170,20 +170,17 @@ def _trusted_address(settings: Settings) -> str:
 
 
 def _send(
-    settings: Settings,
-    environ: Mapping[str, str],
-    url: str,
-    form: Mapping[str, str] | None,
-    names: Sequence[str],
-    *headers: tuple[str, str],
+    settings: Settings, environ: Mapping[str, str], url: str, names: Sequence[str], form: Mapping[str, str] | None = None, bearer: str = ""
 ) -> Json:
-    """Return the answer to a form, or to a GET without one, with these fields. Raises RejectedError for a refusal, NetworkError,
-    RateLimitedError, and ServiceError for any other answer."""
+    """Return the answer to a form, or to a GET with a bearer's token; it has these fields. Raises RejectedError for a refusal,
+    NetworkError, RateLimitedError, and ServiceError for any other answer."""
     from crmctl.client.answers import Answer, refusal, unreadable
     from crmctl.client.transport import Request, send_once
 
-    method, body, kind = ("GET", None, ()) if form is None else ("POST", urlencode(form).encode(), (FORM_TYPE,))
-    request = Request(method, url, (("Accept", "application/json"), *kind, *headers), body, SECONDS)
+    own, body = ("Authorization", f"bearer {bearer}"), None
+    if form is not None:
+        own, body = FORM_TYPE, urlencode(form).encode()
+    request = Request("GET" if form is None else "POST", url, (("Accept", "application/json"), own), body, SECONDS)
     response = send_once(request, ca_bundle=settings.ca_bundle.value, environ=environ)
     answer = Answer(response.status, response.headers, response.body)
     if not answer.ok:

@@ -139,13 +139,10 @@ def _canonical(value: Any) -> Any:
 
 
 class CheckedData:
-    """The data of one check: the mirror, and in it the object with its attributes, the `columns`. `seconds` limits SQL and patterns.
-
-    For filters, it is also the directory of all objects in the mirror. Methods raise NotFoundError for others.
-    """
+    """The mirror as a check sees it: the object with its attributes, the `columns`, and for filters every other object."""
 
     def __init__(self, copy: LocalCopy, context: BulkContext, name: str | None, seconds: float | None = None) -> None:
-        """Raises NotFoundError if the mirror does not have the object."""
+        """`seconds` limits SQL and patterns. Raises NotFoundError if the mirror does not have the object, as the methods do."""
         self.copy, self.context, self.seconds = copy, context, seconds
         self.slug, self.object_id, self.columns = "", "", dict[str, Attribute]()
         if name is None:
@@ -211,10 +208,7 @@ def _outside(column: CheckedColumn, records: Iterator[Record], fits: Callable[[s
 
 
 def _limited(match: Callable[[str], object], seconds: float | None) -> Callable[[str], object]:
-    """Give a pattern `seconds` for all of its texts. It raises PendingError afterwards.
-
-    Only a signal to the main thread ends a pattern early, so there is no limit on Windows and in other threads.
-    """
+    """Let a pattern raise PendingError after `seconds` for all of its texts, by a signal: not on Windows and not in other threads."""
     if seconds is None or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return match
     left = seconds
@@ -385,7 +379,6 @@ LEAST = 20
 
 
 def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:
-    """Propose checks from the schema and the data."""
     proposals: dict[str, Json] = {}
     for data in [CheckedData(copy, context, state.slug) for state in copy.states() if state.syncs]:
         records = list(data.records())

@@ -287,8 +287,9 @@ def _serve_double(
 
 
 def _run_double(runtime: Runtime, server: Server, double: TestDouble, commands: Commands, folder: Path) -> None:
-    """Serve until a signal, until stdin closes, or until the fixture fails: it is loaded once the server listens. Raises its error."""
+    """Serve until a signal, until the owner ends and so closes stdin, or until the fixture fails. Raises the error of the fixture."""
     failures: list[Exception] = []
+    owner = _find_owner(runtime)
 
     def prepare(ready: Ready) -> None:
         try:
@@ -300,26 +301,28 @@ def _run_double(runtime: Runtime, server: Server, double: TestDouble, commands: 
             failures.append(error)
             server.stop()
 
+    def stop_with_owner(stdin: int) -> None:
+        while os.read(stdin, 65536):
+            pass
+        server.stop()
+
     def listening(ready: Ready) -> None:
         threading.Thread(target=prepare, args=[ready], name="fixture", daemon=True).start()
-        threading.Thread(target=_stop_with_owner, args=[runtime, server], name="owner", daemon=True).start()
+        if owner is not None:
+            threading.Thread(target=stop_with_owner, args=[owner], name="owner", daemon=True).start()
 
     server.run(listening)
     if failures:
         raise failures[0]
 
 
-def _stop_with_owner(runtime: Runtime, server: Server) -> None:
-    """Stop the server when the other end of stdin is closed, as a killed owner closes it. What can be read at once is no owner's pipe."""
+def _find_owner(runtime: Runtime) -> int | None:
+    """Return the stdin that an owner holds open, a pipe from which nothing can be read yet."""
     try:
         stdin = runtime.streams.stdin.fileno()
-        is_owned = not os.isatty(stdin) and not select.select([stdin], [], [], 0)[0]
+        return None if os.isatty(stdin) or select.select([stdin], [], [], 0)[0] else stdin
     except (OSError, ValueError):
-        return
-    if is_owned:
-        while os.read(stdin, 65536):
-            pass
-        server.stop()
+        return None
 
 
 def _read_fixture(folder: Path) -> Commands:
@@ -327,15 +330,13 @@ def _read_fixture(folder: Path) -> Commands:
     if (folder / "org.toml").is_file():
         return {folder: ("org", "apply", str(folder), "--edited", "--yes")}
     hint = f"a fixture holds {SCHEMA} and OBJECT.csv files"
-    if not folder.is_dir():
-        raise UsageError(f"the fixture {folder} is no folder", hint=hint)
     commands: Commands = {path: ("schema", "apply", str(path)) for path in folder.glob(SCHEMA)}
     for path in sorted(path for path in folder.glob("[!.]*") if path not in commands):
         if path.suffix != ".csv":
             raise UsageError(f"the fixture {folder} holds {path.name}, which is not read", hint=suggestion(path.name, [SCHEMA], hint))
         commands[path] = ("bulk", "import", path.stem, str(path), "--concurrency=1", "--mirror=never")
     if not commands:
-        raise UsageError(f"the fixture {folder} is empty", hint=hint)
+        raise UsageError(f"the fixture {folder} is {'empty' if folder.is_dir() else 'no folder'}", hint=hint)
     return commands
 
 

@@ -220,8 +220,6 @@ Time = Annotated[float, Field(gt=0, lt=10**12)]
 
 
 class TokenClaims(BaseModel, strict=True):
-    """The claims that every token must have."""
-
     aud: str | list[str]
     exp: Time
     iat: Time

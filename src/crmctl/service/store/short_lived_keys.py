@@ -35,8 +35,7 @@ _TRUSTS = Rows(
 
 
 class Trust(Body, extra="ignore"):
-    """Tokens of `issuer` whose claims equal `claims` get keys with these scopes for `ttl` seconds. A `development` issuer may be this
-    machine, without TLS."""
+    """Tokens of `issuer` with these claims get keys with these scopes for `ttl` seconds. A `development` issuer needs no TLS."""
 
     name: str
     issuer: str
@@ -48,11 +47,10 @@ class Trust(Body, extra="ignore"):
     def mismatch(self, claims: Mapping[str, Any]) -> str | None:
         """Return the first rule that the claims of a token break."""
         for name, expected in {"iss": self.issuer, **self.claims}.items():
-            actual = claims.get(name)
-            text = str(actual).lower() if isinstance(actual, bool) else str(actual)
+            text = value if isinstance(value := claims.get(name), str) else jsontext.dumps(value)
             # The workflow is followed by the branch it is taken from.
             fits = text.startswith(f"{expected}@") if name == "workflow_ref" and "@" not in expected else text == expected
-            if actual is None or isinstance(actual, dict | list) or not fits:
+            if name not in claims or not fits:
                 return f"{self.name}: {name} is not {expected}"
         for name, values in PULL_REQUESTS.items():
             if name not in self.claims and claims.get(name) in values:
@@ -148,8 +146,8 @@ def answer_login(tx: Tx, user_code: str, member_id: str, *, is_approved: bool, n
     """Approve or deny a login. Raises NotFound."""
     login = find_login(tx, user_code, now=now)
     state = APPROVED if is_approved else DENIED
-    waits = "device_hash = ? AND state = ?"
-    if not update(tx, "device_login", {"state": state, "member_id": member_id}, waits, login["deviceHash"], PENDING):
+    answered = {"state": state, "member_id": member_id}
+    if not update(tx, "device_login", answered, "device_hash = ? AND state = ?", login["deviceHash"], PENDING):
         raise NotFound("another member has just answered this login")
     logs.note(tx, f"key.{state}", "", {"host": login["host"], "address": login["address"]}, now=now)
 
@@ -181,5 +179,4 @@ def poll_login(tx: Tx, device_code: str, **stamp: Unpack[Stamp]) -> Json:
 
 
 def key_answer(secret: str, seconds: int, scopes: Any) -> Json:
-    """Return the answer of a token endpoint that gives a key."""
     return {"access_token": secret, "token_type": "Bearer", "expires_in": seconds, "scope": " ".join(sorted(scopes))}
