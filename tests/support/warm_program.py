@@ -227,10 +227,14 @@ class WarmProgram:
         return subprocess.CompletedProcess(process.args, code, texts[ours_out], texts[ours_err])
 
 
-@cache
+_starting = threading.Lock()
+_make_once = cache(WarmProgram)
+
+
 def warm_program(program: str, *packages: str) -> WarmProgram:
     """Return this process's warm program with these packages imported; it starts on first use and ends with this process."""
-    return WarmProgram(program, *packages)
+    with _starting:
+        return _make_once(program, *packages)
 
 
 def run_module(module: str, *arguments: object, packages: Sequence[str] = ()) -> int:
