@@ -10,6 +10,7 @@ import yaml
 
 from crmctl.models.scopes import SCOPES
 from tests.support.cli import Result, run_crmctl
+from tests.support.databases import ANY_ENGINE
 from tests.support.service import RunningService, make_client, running_service
 
 DEFINITIONS: dict[str, Any] = {
@@ -77,6 +78,7 @@ def test_a_full_access_key_has_every_scope_and_no_expiry(service: RunningService
     assert made["expiresAt"] is None
 
 
+@ANY_ENGINE
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

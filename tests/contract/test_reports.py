@@ -15,6 +15,7 @@ from crmctl.service.faults import Fault
 from crmctl.service.http.schemas import SHAPES
 from tests.contract.scenarios import NIL, Scenario, check_all, check_documented
 from tests.support.clock import FakeClock
+from tests.support.databases import ANY_ENGINE
 from tests.support.service import RunningService
 
 EXAMPLE = """
@@ -324,6 +325,7 @@ def test_a_report_without_its_attribute_stores_a_failed_run(crm: RunningService)
     assert "object" not in crm.client.get(f"/api/v1/reports/{report_id}").json()
 
 
+@ANY_ENGINE
 @pytest.mark.parametrize(
     ("definition", "says"),
     [

@@ -16,6 +16,7 @@ from crmctl.service.workflows.run_executor import switch
 from crmctl.values import yaml_text
 from tests.contract.scenarios import NIL, Scenario, check_all, check_documented
 from tests.support.clock import FakeClock
+from tests.support.databases import ANY_ENGINE
 from tests.support.service import RunningService
 from tests.support.workflows import Machinery
 
@@ -281,6 +282,7 @@ def test_a_deleted_attribute_fails_only_its_own_run(work: Machinery) -> None:
     assert "unknown attribute 'notes'" in work.runs(broken)[0]["error"]
 
 
+@ANY_ENGINE
 @pytest.mark.parametrize(
     ("definition", "says"),
     [

@@ -22,6 +22,9 @@ from crmctl.service.store.engine import open_engine
 ENGINES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("initdb", "postgres")))
 """The only list of the engines. PostgreSQL's server programs may be missing."""
 
+ANY_ENGINE = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""Marks tests of what the service decides before it asks the database."""
+
 
 @contextlib.contextmanager
 def fresh_database(request: pytest.FixtureRequest, folder: Path, *, is_empty: bool = False) -> Iterator[str]:
