@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import requests_of
 from tests.support.cli import run_crmctl
 from tests.support.httpserver import Reply, ScriptedServer
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 NIL = "00000000-0000-0000-0000-000000000000"
@@ -35,24 +36,24 @@ def test_create_get_update_delete(people: list[str], crm: RunningService) -> Non
     assert [link["recordId"] for link in made["linkedRecords"]] == people[:2]
     assert {link["objectId"] for link in made["linkedRecords"]} == {crm.object_id("people")}
     assert made["participants"] == [{"type": "user", "id": member["id"]}, {"type": "person", "id": people[2]}]
-    assert run_crmctl("activities", "get", made["id"]).ok().json() == made
-    changed = run_crmctl("activities", "update", made["id"], "--title", "Second call").ok().json()
+    assert run_here("activities", "get", made["id"]).ok().json() == made
+    changed = run_here("activities", "update", made["id"], "--title", "Second call").ok().json()
     assert changed["title"] == "Second call"
     untouched = ("summary", "activityDate", "linkedRecords", "participants", "createdBy", "createdAt")
     assert {name: changed[name] for name in untouched} == {name: made[name] for name in untouched}
-    relinked = run_crmctl("activities", "update", made["id"], "--link", f"people:{people[5]}").ok().json()
+    relinked = run_here("activities", "update", made["id"], "--link", f"people:{people[5]}").ok().json()
     assert [link["recordId"] for link in relinked["linkedRecords"]] == [people[5]]
-    emptied = run_crmctl("activities", "update", made["id"], "--data", '{"linkedRecords": [], "participants": []}').ok().json()
+    emptied = run_here("activities", "update", made["id"], "--data", '{"linkedRecords": [], "participants": []}').ok().json()
     assert (emptied["linkedRecords"], emptied["participants"]) == ([], [])
-    assert run_crmctl("activities", "delete", made["id"], "--yes").ok().json() == {"deleted": 1}
-    assert run_crmctl("activities", "get", made["id"]).exits(3).error()["code"] == "not_found"
+    assert run_here("activities", "delete", made["id"], "--yes").ok().json() == {"deleted": 1}
+    assert run_here("activities", "get", made["id"]).exits(3).error()["code"] == "not_found"
 
 
 def test_a_link_names_a_record_by_a_value_that_only_it_has(people: list[str], crm: RunningService) -> None:
-    email = run_crmctl("records", "get", "people", people[3], "-q", "data.email", "-r").ok().out.strip()
+    email = run_here("records", "get", "people", people[3], "-q", "data.email", "-r").ok().out.strip()
     made = create("--title", "Call", "--link", f"people:email={email}")
     assert [link["recordId"] for link in made["linkedRecords"]] == [people[3]]
-    refused = run_crmctl("activities", "create", "--title", "Call", "--link", "people:email=nobody@acme.com").exits(3).error()
+    refused = run_here("activities", "create", "--title", "Call", "--link", "people:email=nobody@acme.com").exits(3).error()
     assert "no record of people has email=nobody@acme.com" in refused["message"]
 
 
@@ -76,17 +77,17 @@ def test_lists_are_filtered_by_record_and_object_and_paged(people: list[str], cr
         posted = crm.client.post("/api/v1/activities", json={**body, "title": f"number {number}"} if number else {"title": "alone"})
         assert posted.status_code == 201
     crm.log.clear()
-    assert len(run_crmctl("activities", "list", "--all", "-o", "ids").ok().out.split()) == 103
+    assert len(run_here("activities", "list", "--all", "-o", "ids").ok().out.split()) == 103
     assert [method for method, _ in requests_of(crm)] == ["GET", "GET"]
-    first = run_crmctl("activities", "list").ok()
+    first = run_here("activities", "list").ok()
     assert len(first.json()) == 50
     assert "may be more" in first.err
-    assert len(run_crmctl("activities", "list", "--object", "people", "--all").ok().json()) == 102
-    assert run_crmctl("activities", "list", "--object", "deals").ok().json() == []
-    linked = run_crmctl("activities", "list", "--record", people[0], "--all", "-o", "csv").ok().out.splitlines()
+    assert len(run_here("activities", "list", "--object", "people", "--all").ok().json()) == 102
+    assert run_here("activities", "list", "--object", "deals").ok().json() == []
+    linked = run_here("activities", "list", "--record", people[0], "--all", "-o", "csv").ok().out.splitlines()
     assert linked[0] == "id,title,summary,activityDate,linkedRecords,participants,createdBy,createdAt,updatedAt"
     assert len(linked) == 103
-    assert len(run_crmctl("activities", "list", "--offset", "100", "--limit", "10").ok().json()) == 3
+    assert len(run_here("activities", "list", "--offset", "100", "--limit", "10").ok().json()) == 3
 
 
 def test_pages_go_on_until_a_short_one_where_nothing_says_how_many_there_are() -> None:
@@ -96,7 +97,7 @@ def test_pages_go_on_until_a_short_one_where_nothing_says_how_many_there_are() -
     with ScriptedServer(
         Reply(json={"activities": items(0, 100)}), Reply(json=items(100, 100)), Reply(json={"data": items(200, 30)})
     ) as server:
-        listed = run_crmctl("activities", "list", "--all", env=scripted(server)).ok()
+        listed = run_here("activities", "list", "--all", env=scripted(server)).ok()
     assert listed.json() == items(0, 230)
     assert [dict(request.query) for request in server.requests] == [{"limit": "100", "offset": str(offset)} for offset in (0, 100, 200)]
 
@@ -105,7 +106,7 @@ def test_pages_go_on_until_a_short_one_where_nothing_says_how_many_there_are() -
 def test_any_legal_shape_of_one_activity(wrap: Any) -> None:
     activity = {"id": NIL, "title": "Call", "mood": "good"}
     with ScriptedServer(Reply(201, json=wrap(activity), expect="POST /api/v1/activities")) as server:
-        made = run_crmctl("activities", "create", "--title", "Call", env=scripted(server)).ok()
+        made = run_here("activities", "create", "--title", "Call", env=scripted(server)).ok()
     assert made.json() == activity
     assert server.requests[0].json["title"] == "Call"
     assert set(server.requests[0].json) == {"title", "activityDate"}
@@ -115,8 +116,8 @@ def test_an_update_with_an_empty_answer_reads_the_activity_and_a_delete_may_be_e
     with ScriptedServer(
         Reply(204, expect=f"PATCH /api/v1/activities/{NIL}"), Reply(json={"id": NIL}), Reply(204, expect=f"DELETE /api/v1/activities/{NIL}")
     ) as server:
-        assert run_crmctl("activities", "update", NIL, "--summary", "", env=scripted(server)).ok().json() == {"id": NIL}
-        run_crmctl("activities", "delete", NIL, "-y", env=scripted(server)).ok()
+        assert run_here("activities", "update", NIL, "--summary", "", env=scripted(server)).ok().json() == {"id": NIL}
+        run_here("activities", "delete", NIL, "-y", env=scripted(server)).ok()
     assert server.requests[0].json == {"summary": ""}
 
 
@@ -156,14 +157,14 @@ def test_a_link_to_an_object_made_anew_is_found_again(crm: RunningService) -> No
     ],
 )
 def test_refusals(crm: RunningService, arguments: list[str], code: int, said: str) -> None:
-    refused = run_crmctl("activities", *arguments).exits(code)
+    refused = run_here("activities", *arguments).exits(code)
     assert refused.out == ""
     assert said in json.dumps(refused.error())
     assert [method for method, _ in requests_of(crm) if method == "POST"] == []
 
 
 def test_a_dry_run_shows_what_would_be_sent(people: list[str], crm: RunningService) -> None:
-    shown = run_crmctl("activities", "update", NIL, "--link", f"people:{people[0]}", "--date", "2026-05-01T00:00Z", "--dry-run").ok().json()
+    shown = run_here("activities", "update", NIL, "--link", f"people:{people[0]}", "--date", "2026-05-01T00:00Z", "--dry-run").ok().json()
     assert (shown["method"], shown["path"]) == ("PATCH", f"/api/v1/activities/{NIL}")
     assert shown["body"] == {
         "activityDate": "2026-05-01T00:00:00Z",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import Result, run_crmctl, start_crmctl
+from tests.support.cli import Result, start_crmctl
 from tests.support.clock import HastyClock
 from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE, wait_until
@@ -19,7 +19,7 @@ IMPORT = ("bulk", "import", "people", "people.csv", "--key", "email", "--feed", 
 
 def night(text: str, *options: str) -> Result:
     Path("people.csv").write_text(text, encoding="utf-8")
-    return run_crmctl(*IMPORT, *options)
+    return run_here(*IMPORT, *options)
 
 
 def hasty_night(text: str, *options: str) -> Result:
@@ -33,13 +33,13 @@ def values(result: Result) -> dict[str, int]:
 
 
 def person(email: str) -> dict[str, Any]:
-    (found,) = run_crmctl("records", "list", "people", "--filter", f"email={email}", "-q", "[].data").ok().json()
+    (found,) = run_here("records", "list", "people", "--filter", f"email={email}", "-q", "[].data").ok().json()
     return dict(found)
 
 
 def edits(email: str, *assignments: str) -> None:
-    (record_id,) = run_crmctl("records", "list", "people", "--filter", f"email={email}", "-q", "[].id").ok().json()
-    run_crmctl("records", "update", "people", record_id, *(word for one in assignments for word in ("--set", one))).ok()
+    (record_id,) = run_here("records", "list", "people", "--filter", f"email={email}", "-q", "[].id").ok().json()
+    run_here("records", "update", "people", record_id, *(word for one in assignments for word in ("--set", one))).ok()
 
 
 FIRST = """Email,Name,Phone,Score,Address.city,Address.street
@@ -67,15 +67,15 @@ def test_edits_of_people_are_shown_kept_and_counted(crm: RunningService) -> None
     shown = night(tonight, "--dry-run", "-o", "table").ok().out
     assert "2 values kept as people changed them, 1 conflict" in shown
     assert "3     score         conflict: kept  known  2              7" in shown
-    run_crmctl(*IMPORT, "--plan", "people.plan").ok()
-    done = run_crmctl("bulk", "apply", "people.plan").ok()
+    run_here(*IMPORT, "--plan", "people.plan").ok()
+    done = run_here("bulk", "apply", "people.plan").ok()
     assert values(done) == {"updated": 1, "unchanged": 1, "kept": 2, "conflicts": 1}
     assert done.json()["requests"] <= predicted.json()["requests"] <= done.json()["requests"] + 4, "the schema is cached by then"
     with Path(done.json()["files"]["ok"]).open() as ok:
         rows = list(csv.DictReader(ok))
     assert [(row["_status"], row["_kept"]) for row in rows] == [("updated", "phone, address.city"), ("unchanged", "score (conflict)")]
     assert (person("ada@acme.com")["phone"], person("ada@acme.com")["address"]) == ("+442079460001", {"city": "Roma", "street": "Via 9"})
-    run_crmctl("bulk", "undo", done.json()["job"], "--yes").ok()
+    run_here("bulk", "undo", done.json()["job"], "--yes").ok()
     assert person("ada@acme.com")["address"] == {"city": "Roma", "street": "Via 1"}
     assert values(night(tonight).ok()) == {"updated": 1, "unchanged": 1, "kept": 2, "conflicts": 1}
     assert person("ada@acme.com")["address"]["street"] == "Via 9"
@@ -105,10 +105,10 @@ def test_a_meaningless_feed_is_refused_before_any_request(crm: RunningService) -
         ("--key", "email", "--on-conflict", "mine"),
         ("--key", "email", "--on-conflict", "fax=keep"),
     ):
-        run_crmctl("bulk", "import", "people", "people.csv", *wrong).exits(2)
+        run_here("bulk", "import", "people", "people.csv", *wrong).exits(2)
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
-    run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--on-conflict", "keep", "--dry-run").ok()
-    assert not list(Path(run_crmctl("config", "path", "-o", "json").ok().json().get("state", "none")).glob("feeds/*"))
+    run_here("bulk", "import", "people", "people.csv", "--key", "email", "--on-conflict", "keep", "--dry-run").ok()
+    assert not list(Path(run_here("config", "path", "-o", "json").ok().json().get("state", "none")).glob("feeds/*"))
 
 
 def test_a_killed_run_causes_no_false_conflict(crm: RunningService) -> None:

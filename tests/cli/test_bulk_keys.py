@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 
@@ -15,7 +15,7 @@ def rows(count: int, score: int = 1) -> str:
 
 def load(text: str, *options: str) -> dict[str, int]:
     Path("people.csv").write_text(text, encoding="utf-8")
-    done = run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", *options).ok().json()
+    done = run_here("bulk", "import", "people", "people.csv", "--key", "email", *options).ok().json()
     return {name: done[name] for name in ("created", "updated", "unchanged", "skipped")}
 
 
@@ -25,7 +25,7 @@ def test_the_same_file_twice_changes_nothing(crm: RunningService) -> None:
     assert load(rows(150)) == {"created": 0, "updated": 0, "unchanged": 150, "skipped": 0}
     assert crm.outbox() == before
     assert load(rows(160, score=2).replace("acme.com", "ACME.com")) == {"created": 10, "updated": 150, "unchanged": 0, "skipped": 0}
-    assert run_crmctl("records", "count", "people").ok().json() == {"count": 160}
+    assert run_here("records", "count", "people").ok().json() == {"count": 160}
 
 
 def test_a_dry_run_predicts_what_the_import_then_does(crm: RunningService) -> None:
@@ -34,12 +34,12 @@ def test_a_dry_run_predicts_what_the_import_then_does(crm: RunningService) -> No
     changed = rows(140).replace("p7@acme.com,1", "p7@acme.com,2") + "new@acme.com,1\nold@@,x\np8@acme.com,5\n"
     Path("people.csv").write_text(changed, encoding="utf-8")
     arguments = ("bulk", "import", "people", "people.csv", "--key", "email", "--on-error", "continue")
-    predicted = run_crmctl(*arguments, "--dry-run").exits(9).json()
+    predicted = run_here(*arguments, "--dry-run").exits(9).json()
     assert predicted["predicted"] == {"create": 1, "update": 1, "unchanged": 139, "skip": 0, "invalid": 2, "ambiguous": 0}
     assert (predicted["unsent"], predicted["unchanged"], predicted["rejected"], predicted["rows"]) == (2, 139, 2, 143)
     assert crm.outbox() == before
-    assert "1 to create, 1 to update, 139 unchanged" in run_crmctl(*arguments, "--dry-run", "-o", "table").exits(9).out
-    done = run_crmctl(*arguments).exits(10).json()
+    assert "1 to create, 1 to update, 139 unchanged" in run_here(*arguments, "--dry-run", "-o", "table").exits(9).out
+    done = run_here(*arguments).exits(10).json()
     assert (done["created"], done["updated"], done["unchanged"], done["rejected"]) == (1, 1, 139, 2)
     assert done["requests"] <= predicted["requests"] <= done["requests"] + 4, "the schema is cached by then"
 
@@ -50,21 +50,21 @@ def test_more_changes_than_wanted_are_refused_before_any_write(crm: RunningServi
     Path("people.csv").write_text(rows(50, score=2), encoding="utf-8")
     arguments = ("bulk", "import", "people", "people.csv", "--key", "email")
     for guard in (("--expect", "49"), ("--max-changes", "49"), ("--max-changes", "99.5%")):
-        run_crmctl(*arguments, *guard, "--dry-run").exits(9)
-        refused = run_crmctl(*arguments, *guard).exits(9)
+        run_here(*arguments, *guard, "--dry-run").exits(9)
+        refused = run_here(*arguments, *guard).exits(9)
         assert (refused.json()["unsent"], refused.error()["code"]) == (50, "unexpected_changes")
     assert crm.outbox() == before
-    run_crmctl(*arguments, "--max-changes", "many").exits(2)
-    assert run_crmctl(*arguments, "--expect", "50", "--max-changes", "100%").ok().json()["updated"] == 50
-    assert run_crmctl(*arguments, "--expect", "0").ok().json()["unchanged"] == 50
+    run_here(*arguments, "--max-changes", "many").exits(2)
+    assert run_here(*arguments, "--expect", "50", "--max-changes", "100%").ok().json()["updated"] == 50
+    assert run_here(*arguments, "--expect", "0").ok().json()["unchanged"] == 50
 
 
 def test_an_impossible_key_is_refused_before_any_request(crm: RunningService) -> None:
     Path("people.csv").write_text(rows(1), encoding="utf-8")
-    wrong = run_crmctl("bulk", "import", "people", "people.csv", "--key", "emial").exits(2)
+    wrong = run_here("bulk", "import", "people", "people.csv", "--key", "emial").exits(2)
     assert "emial" in wrong.error()["message"]
-    run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--mode", "create").exits(2)
-    run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--on-duplicate-key", "any").exits(2)
+    run_here("bulk", "import", "people", "people.csv", "--key", "email", "--mode", "create").exits(2)
+    run_here("bulk", "import", "people", "people.csv", "--key", "email", "--on-duplicate-key", "any").exits(2)
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
 
 
@@ -85,4 +85,4 @@ def test_one_row_takes_a_read_a_look_up_and_a_write(crm: RunningService) -> None
     assert asks("Email,Score\nP7@ACME.com,1\n") == ({"unchanged": 1}, ["GET", "GET"])
     assert asks("Email,Score\nP7@ACME.com,2\n") == ({"updated": 1}, ["GET", "GET", "POST", "GET"])
     assert asks("Email,Score\nnew@acme.com,2\n") == ({"created": 1}, ["GET", "GET", "GET", "POST", "GET"])
-    assert run_crmctl("records", "count", "people").ok().json() == {"count": 701}
+    assert run_here("records", "count", "people").ok().json() == {"count": 701}

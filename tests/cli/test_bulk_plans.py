@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service
 
 PEOPLE = "Email,Score\na@acme.com,1\nb@acme.com,2\nnew@acme.com,3\n"
@@ -23,7 +23,7 @@ SCHEMA = 4
 
 def plan(*options: str, text: str = PEOPLE, code: int = 0) -> Any:
     Path("people.csv").write_text(text, encoding="utf-8")
-    return run_crmctl("bulk", "import", "people", "people.csv", "--dry-run", "--plan", "people.plan", *options).exits(code).json()
+    return run_here("bulk", "import", "people", "people.csv", "--dry-run", "--plan", "people.plan", *options).exits(code).json()
 
 
 @pytest.fixture
@@ -31,18 +31,18 @@ def known(crm: RunningService) -> dict[str, str]:
     """Create a@acme.com as in the file and b@acme.com with other values; return the ids by address."""
     ids = {}
     for name, score in (("a", 1), ("b", 7)):
-        made = run_crmctl("records", "create", "people", "--set", f"email={name}@acme.com", "--set", f"score={score}").ok().json()
+        made = run_here("records", "create", "people", "--set", f"email={name}@acme.com", "--set", f"score={score}").ok().json()
         ids[f"{name}@acme.com"] = made["id"]
     return ids
 
 
 def scores() -> dict[str, Any]:
-    return {record["data"]["email"]: record["data"].get("score") for record in run_crmctl("records", "list", "people").ok().json()}
+    return {record["data"]["email"]: record["data"].get("score") for record in run_here("records", "list", "people").ok().json()}
 
 
 def refused(*arguments: str, code: int, changed: str) -> str:
     """Apply a plan that no longer fits; return the message."""
-    error = run_crmctl(*(arguments or APPLY)).exits(code).error()
+    error = run_here(*(arguments or APPLY)).exits(code).error()
     assert (error["code"], error["details"]["changed"]) == ("plan_outdated", [changed])
     return str(error["message"])
 
@@ -53,16 +53,16 @@ def test_a_plan_shows_and_does_the_same(crm: RunningService, known: dict[str, st
     assert (planned["plan"], planned["predicted"]["create"], planned["predicted"]["update"], planned["predicted"]["unchanged"]) == (
         "people.plan", 1, 1, 1,
     )  # fmt: skip
-    shown = run_crmctl(*APPLY, "--dry-run", "-o", "table").ok().out
+    shown = run_here(*APPLY, "--dry-run", "-o", "table").ok().out
     assert f"3     update  {known['b@acme.com']}  score" in shown
-    checked = run_crmctl(*APPLY, "--dry-run").ok().json()
+    checked = run_here(*APPLY, "--dry-run").ok().json()
     assert (checked["differences"], checked["planned"]["predicted"]) == ([], planned["predicted"])
     assert crm.outbox() == before
-    done = run_crmctl(*APPLY).ok().json()
+    done = run_here(*APPLY).ok().json()
     assert (done["created"], done["updated"], done["unchanged"]) == (1, 1, 1)
     assert done["requests"] <= planned["requests"] <= done["requests"] + SCHEMA
     assert scores() == {"a@acme.com": 1, "b@acme.com": 2, "new@acme.com": 3}
-    assert "unchanged" in run_crmctl("bulk", "resume", done["job"], "-o", "table").ok().out
+    assert "unchanged" in run_here("bulk", "resume", done["job"], "-o", "table").ok().out
     assert "update when the plan was made, unchanged now" in refused(code=9, changed="records")
 
 
@@ -80,25 +80,25 @@ def test_the_file_of_a_plan_is_private_and_holds_neither_key_nor_values(crm: Run
 def test_a_record_that_changed_is_named_and_nothing_is_sent(crm: RunningService, known: dict[str, str]) -> None:
     plan("--key", "email")
     touched = known["b@acme.com"]
-    run_crmctl("records", "update", "people", touched, "--set", "job_title=Boss").ok()
+    run_here("records", "update", "people", touched, "--set", "job_title=Boss").ok()
     before = crm.outbox()
     assert touched in refused(code=9, changed="records")
-    again = run_crmctl(*APPLY, "--dry-run").exits(9)
+    again = run_here(*APPLY, "--dry-run").exits(9)
     assert [(one["line"], one["id"]) for one in again.json()["differences"]] == [(3, touched)]
-    run_crmctl("records", "update", "people", touched, "--set", "job_title=").ok()
-    run_crmctl("records", "create", "people", "--set", "email=NEW@acme.com").ok()
+    run_here("records", "update", "people", touched, "--set", "job_title=").ok()
+    run_here("records", "create", "people", "--set", "email=NEW@acme.com").ok()
     assert "create when the plan was made, update now" in refused(code=9, changed="records")
     assert len(crm.outbox()) == len(before) + 2
-    assert {job["state"] for job in run_crmctl("bulk", "jobs").ok().json()} == {"rejected"}
+    assert {job["state"] for job in run_here("bulk", "jobs").ok().json()} == {"rejected"}
 
 
 def test_a_record_that_a_row_names_by_id_must_be_as_it_was(crm: RunningService, known: dict[str, str]) -> None:
     plan("--mode", "upsert", text=f"id,Score,Email\n{known['a@acme.com']},5,\n,6,c@acme.com\n")
-    run_crmctl(*APPLY, "--dry-run").ok()
-    run_crmctl("records", "update", "people", known["a@acme.com"], "--set", "score=9").ok()
+    run_here(*APPLY, "--dry-run").ok()
+    run_here("records", "update", "people", known["a@acme.com"], "--set", "score=9").ok()
     assert known["a@acme.com"] in refused(code=9, changed="records")
-    run_crmctl("records", "update", "people", known["a@acme.com"], "--set", "score=1").ok()
-    assert run_crmctl(*APPLY).ok().json()["updated"] == 1
+    run_here("records", "update", "people", known["a@acme.com"], "--set", "score=1").ok()
+    assert run_here(*APPLY).ok().json()["updated"] == 1
     assert scores()["a@acme.com"] == 5
 
 
@@ -109,8 +109,8 @@ def test_a_plan_knows_its_file_its_mapping_and_its_schema(crm: RunningService, k
     Path("people.csv").unlink()
     refused(code=2, changed="input")
     Path("elsewhere.csv").write_text(PEOPLE, encoding="utf-8")
-    run_crmctl(*APPLY, "--input", "elsewhere.csv", "--dry-run").ok()
-    run_crmctl("attributes", "create", "people", "--name", "Shoe size", "--type", "number").ok()
+    run_here(*APPLY, "--input", "elsewhere.csv", "--dry-run").ok()
+    run_here("attributes", "create", "people", "--name", "Shoe size", "--type", "number").ok()
     assert "attributes of people" in refused(*APPLY, "--input", "elsewhere.csv", code=2, changed="schema")
     assert {method for method, path in requests_of(crm) if "bulk" in path} == set()
 
@@ -126,11 +126,11 @@ def test_a_plan_belongs_to_its_service(crm: RunningService, known: dict[str, str
 
 def test_creating_by_plan_follows_the_rules_of_an_import(crm: RunningService) -> None:
     planned = plan()
-    run_crmctl(*APPLY, "--expect", "2").exits(9)
-    done = run_crmctl(*APPLY, "--expect", "3").ok().json()
+    run_here(*APPLY, "--expect", "2").exits(9)
+    done = run_here(*APPLY, "--expect", "3").ok().json()
     assert done["created"] == 3
     assert done["requests"] <= planned["requests"] <= done["requests"] + SCHEMA
-    assert run_crmctl(*APPLY).exits(2).error()["code"] == "already_imported"
+    assert run_here(*APPLY).exits(2).error()["code"] == "already_imported"
     assert len(scores()) == 3
 
 
@@ -140,21 +140,21 @@ def test_an_inapplicable_plan_is_not_saved(crm: RunningService) -> None:
     assert plan("--key", "email", "--expect", "7", code=9)["plan"] is None
     assert not Path("people.plan").exists()
     plan("--key", "email", "--on-error", "continue", text=wrong, code=9)
-    done = run_crmctl(*APPLY).exits(10).json()
+    done = run_here(*APPLY).exits(10).json()
     assert (done["created"], done["rejected"]) == (3, 1)
 
 
 def test_a_plan_of_stdin_or_over_another_file_is_refused(crm: RunningService) -> None:
-    run_crmctl("bulk", "import", "people", "-", "--plan", "people.plan", input=PEOPLE).exits(2)
+    run_here("bulk", "import", "people", "-", "--plan", "people.plan", input=PEOPLE).exits(2)
     Path("people.csv").write_text(PEOPLE, encoding="utf-8")
     load = ("bulk", "import", "people", "people.csv", "--plan")
     for place in ("people.csv", "nowhere/people.plan", "."):
-        run_crmctl(*load, place, "--yes").exits(2)
+        run_here(*load, place, "--yes").exits(2)
     assert Path("people.csv").read_text(encoding="utf-8") == PEOPLE
-    run_crmctl(*load, "people.plan").ok()  # --plan implies --dry-run
+    run_here(*load, "people.plan").ok()  # --plan implies --dry-run
     assert scores() == {}
-    assert "--yes" in run_crmctl(*load, "people.plan").exits(2).error()["hint"]
-    run_crmctl(*load, "people.plan", "--yes").ok()
+    assert "--yes" in run_here(*load, "people.plan").exits(2).error()["hint"]
+    run_here(*load, "people.plan", "--yes").ok()
     assert [path.name for path in Path().glob("people.plan*")] == ["people.plan"]
 
 
@@ -168,14 +168,14 @@ def test_an_edited_or_truncated_plan_is_refused(crm: RunningService) -> None:
         (re.sub(rb'"format": ?4', b'"format": 1', whole), "not_a_plan"),
     ):
         Path("people.plan").write_bytes(content)
-        assert run_crmctl(*APPLY).exits(2).error()["code"] == code
-    run_crmctl("bulk", "apply", "nothing.plan").exits(2)
+        assert run_here(*APPLY).exits(2).error()["code"] == code
+    run_here("bulk", "apply", "nothing.plan").exits(2)
 
 
 def test_a_reference_that_means_another_record_now_is_noticed(crm: RunningService) -> None:
-    acme = run_crmctl("records", "create", "companies", "--set", "name=Acme").ok().json()["id"]
+    acme = run_here("records", "create", "companies", "--set", "name=Acme").ok().json()["id"]
     plan("--ref", "company=companies.name", text="Email,Company\na@acme.com,Acme\n")
-    run_crmctl(*APPLY, "--dry-run").ok()
-    run_crmctl("records", "delete", "companies", acme, "--yes").ok()
-    run_crmctl("records", "create", "companies", "--set", "name=Acme").ok()
+    run_here(*APPLY, "--dry-run").ok()
+    run_here("records", "delete", "companies", acme, "--yes").ok()
+    run_here("records", "create", "companies", "--set", "name=Acme").ok()
     assert "a reference means another record" in refused(code=9, changed="records")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crmctl.models import jsontext
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 from tests.support.sheetreading import equals_truth
 from tests.support.sheets import ATTRIBUTES, clean_sheet
@@ -17,23 +17,23 @@ from tests.support.spoiledsheets import ODDITIES, Sheet
 
 
 def imported(*arguments: str) -> Any:
-    return run_crmctl("bulk", "import", "people", *arguments)
+    return run_here("bulk", "import", "people", *arguments)
 
 
 def listed(fields: str) -> list[dict[str, Any]]:
-    shown = run_crmctl("records", "list", "people", "--order", "asc", "--fields", fields).ok().json()
+    shown = run_here("records", "list", "people", "--order", "asc", "--fields", fields).ok().json()
     return [record.get("data", record) for record in shown]
 
 
 def test_an_encoding_is_named_never_guessed(crm: RunningService) -> None:
     Path("people.csv").write_bytes("Email,Notes\na@x.com,fine\nb@x.com,Zoë in Köln\n".encode("cp1252"))
     for arguments in (("bulk", "import", "people", "people.csv"), ("bulk", "inspect", "people.csv")):
-        error = run_crmctl(*arguments).exits(2).error()
+        error = run_here(*arguments).exits(2).error()
         assert "0xeb at offset 35, line 3" in error["message"]
         assert "--encoding cp1252" in error["hint"]
         assert error["details"] == {"offset": 35, "line": 3, "encoding": "utf-8", "likely": "cp1252"}
-    assert run_crmctl("records", "count", "people").ok().json() == {"count": 0}
-    assert run_crmctl("bulk", "inspect", "people.csv", "--encoding", "cp1252").ok().json()["dialect"]["encoding"] == "cp1252"
+    assert run_here("records", "count", "people").ok().json() == {"count": 0}
+    assert run_here("bulk", "inspect", "people.csv", "--encoding", "cp1252").ok().json()["dialect"]["encoding"] == "cp1252"
     done = imported("people.csv", "--encoding", "cp1252", "--ignore-unknown", "--map", "Notes=job_title", "-o", "table").ok()
     assert "read as csv, separated by ',', cp1252" in done.err
     assert [record["job_title"] for record in listed("job_title")] == ["fine", "Zoë in Köln"]
@@ -106,7 +106,7 @@ def test_the_service_receives_the_meaning_of_an_odd_file(crm: RunningService, se
         body = {"name": one.slug, "type": one.type, "isRequired": bool(one.is_required), "isUnique": bool(one.is_unique)}
         assert crm.client.post(f"{path}/attributes", json=body | ({"config": one.config} if one.config else {})).is_success
     Path("sheet.csv").write_bytes(sheet.write()[0])
-    run_crmctl("bulk", "import", "sheets", "sheet.csv", *flags(sheet)).ok()
+    run_here("bulk", "import", "sheets", "sheet.csv", *flags(sheet)).ok()
     answer = jsontext.loads(crm.client.get(f"{path}/records", params={"order": "asc"}).content)
     wanted = [{slug: value for slug, value in row.data.items() if value is not None} for row in sheet.rows]
     came = [{slug: value for slug, value in record["data"].items() if value is not None} for record in answer["records"]]

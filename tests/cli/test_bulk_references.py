@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 HEADER = "Email,Company\n"
@@ -18,18 +18,18 @@ HEADER = "Email,Company\n"
 def companies(crm: RunningService) -> dict[str, str]:
     """Create Acme and Umbrella, and two companies named Twin."""
     for name in ("Acme", "Umbrella", "Twin", "Twin"):
-        run_crmctl("records", "create", "companies", "--set", f"name={name}").ok()
-    listed = run_crmctl("records", "list", "companies").ok().json()
+        run_here("records", "create", "companies", "--set", f"name={name}").ok()
+    listed = run_here("records", "list", "companies").ok().json()
     return {record["data"]["name"]: record["id"] for record in listed}
 
 
 def load(text: str, *options: str) -> Any:
     Path("people.csv").write_text(HEADER + text, encoding="utf-8")
-    return run_crmctl("bulk", "import", "people", "people.csv", "--ref", "company=companies.name", *options)
+    return run_here("bulk", "import", "people", "people.csv", "--ref", "company=companies.name", *options)
 
 
 def company_of(email: str) -> Any:
-    (record,) = run_crmctl("records", "list", "people", "--filter", f"email={email}").ok().json()
+    (record,) = run_here("records", "list", "people", "--filter", f"email={email}").ok().json()
     return record["data"].get("company")
 
 
@@ -41,7 +41,7 @@ def test_many_unknown_names_share_one_line(crm: RunningService, companies: dict[
     assert "--on-missing-ref create" in line
     [line] = [
         line
-        for line in run_crmctl("bulk", "import", "people", "people.csv", "-o", "table").exits(9).err.splitlines()
+        for line in run_here("bulk", "import", "people", "people.csv", "-o", "table").exits(9).err.splitlines()
         if line.startswith("warning: ")
     ]
     assert "column Company: not a record id (1,000 rows" in line
@@ -72,10 +72,10 @@ def test_unknown_and_ambiguous_references_are_errors(crm: RunningService, compan
 
 def test_a_column_may_name_the_key_by_itself(crm: RunningService, companies: dict[str, str]) -> None:
     Path("people.csv").write_text("Email,Company.name\na@acme.com,Umbrella\n", encoding="utf-8")
-    assert run_crmctl("bulk", "import", "people", "people.csv", "--key", "email").ok().json()["created"] == 1
+    assert run_here("bulk", "import", "people", "people.csv", "--key", "email").ok().json()["created"] == 1
     assert company_of("a@acme.com") == companies["Umbrella"]
-    assert run_crmctl("bulk", "import", "people", "people.csv", "--key", "email").ok().json()["unchanged"] == 1
-    assert "unchanged" in run_crmctl("bulk", "resume", "--last", "-o", "table").ok().out
+    assert run_here("bulk", "import", "people", "people.csv", "--key", "email").ok().json()["unchanged"] == 1
+    assert "unchanged" in run_here("bulk", "resume", "--last", "-o", "table").ok().out
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_column_may_name_the_key_by_itself(crm: RunningService, companies: dic
 )
 def test_an_impossible_reference_is_refused(crm: RunningService, given: str) -> None:
     Path("people.csv").write_text(HEADER + "a@acme.com,Acme\n", encoding="utf-8")
-    run_crmctl("bulk", "import", "people", "people.csv", "--ref", given).exits(2)
+    run_here("bulk", "import", "people", "people.csv", "--ref", given).exits(2)
     assert {method for method, _ in requests_of(crm)} <= {"GET"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 
@@ -24,19 +24,19 @@ def staff(crm: RunningService) -> RunningService:
 
 def load(text: str, *options: str, code: int = 0) -> Any:
     Path("people.csv").write_text(text, encoding="utf-8")
-    return run_crmctl("bulk", "import", "people", "people.csv", *options).exits(code).json()
+    return run_here("bulk", "import", "people", "people.csv", *options).exits(code).json()
 
 
 def by_email(slug: str) -> dict[str, Any]:
     """Return the values of one attribute by person, with references replaced by the identifying values of their records."""
-    names = {record["id"]: record["data"].get("name") for record in run_crmctl("records", "list", "companies").ok().json()}
-    people = run_crmctl("records", "list", "people", "--all").ok().json()
+    names = {record["id"]: record["data"].get("name") for record in run_here("records", "list", "companies").ok().json()}
+    people = run_here("records", "list", "people", "--all").ok().json()
     names |= {record["id"]: record["data"].get("email") for record in people}
     return {record["data"].get("email"): names.get(record["data"].get(slug)) for record in people}
 
 
 def companies() -> list[str]:
-    return sorted(record["data"]["name"] for record in run_crmctl("records", "list", "companies", "--all").ok().json())
+    return sorted(record["data"]["name"] for record in run_here("records", "list", "companies", "--all").ok().json())
 
 
 PEOPLE = "Email,Company\na@x.com,Acme\nb@x.com,Umbrella\nc@x.com, Acme \nd@x.com,\n"
@@ -45,7 +45,7 @@ CREATE = ("--ref", "company=companies.name", "--on-missing-ref", "create")
 
 @pytest.mark.parametrize("options", [(), ("--key", "email")])
 def test_missing_parents_are_created_first_and_once(crm: RunningService, options: tuple[str, ...]) -> None:
-    run_crmctl("records", "create", "companies", "--set", "name=Umbrella").ok()
+    run_here("records", "create", "companies", "--set", "name=Umbrella").ok()
     before = crm.outbox()
     predicted = load(PEOPLE, *CREATE, *options, "--dry-run")
     assert predicted["parents"] == [{"object": "companies", "key": "name", "create": 1}]
@@ -75,16 +75,16 @@ def test_a_parent_that_needs_more_is_refused_before_anything_is_sent(crm: Runnin
     Path("people.csv").write_text(PEOPLE, encoding="utf-8")
     crm.log.clear()
     for more in ((), ("--dry-run",)):
-        refused = run_crmctl("bulk", "import", "people", "people.csv", *CREATE, *more).exits(9).error()
+        refused = run_here("bulk", "import", "people", "people.csv", *CREATE, *more).exits(9).error()
         assert (refused["code"], "country" in refused["message"]) == ("incomplete_parent", True)
     assert {method for method, _ in requests_of(crm)} == {"GET"}
 
 
 def test_parents_are_part_of_a_plan(crm: RunningService) -> None:
     load(PEOPLE, *CREATE, "--key", "email", "--plan", "people.plan")
-    assert "2 records of companies, by name" in run_crmctl("bulk", "apply", "people.plan", "--dry-run", "-o", "table").ok().out
-    run_crmctl("records", "create", "companies", "--set", "name=Acme").ok()
-    assert run_crmctl("bulk", "apply", "people.plan").exits(9).error()["code"] == "plan_outdated"
+    assert "2 records of companies, by name" in run_here("bulk", "apply", "people.plan", "--dry-run", "-o", "table").ok().out
+    run_here("records", "create", "companies", "--set", "name=Acme").ok()
+    assert run_here("bulk", "apply", "people.plan").exits(9).error()["code"] == "plan_outdated"
     assert companies() == ["Acme"]
 
 
@@ -116,7 +116,7 @@ def test_an_existing_person_gets_a_new_manager(staff: RunningService) -> None:
 
 def test_a_reference_missing_in_file_and_service_follows_the_rule(staff: RunningService) -> None:
     rows = CIRCLE + "e@x.com,ghost@x.com\n"
-    refused = run_crmctl("bulk", "import", "people", "people.csv", *SELF) if load(rows, *SELF, code=9) else None
+    refused = run_here("bulk", "import", "people", "people.csv", *SELF) if load(rows, *SELF, code=9) else None
     assert refused is not None
     assert [found["code"] for found in refused.exits(9).error()["details"]["findings"]] == ["missing_reference"]
     assert load(rows, *SELF, "--on-missing-ref", "null")["created"] == 6
@@ -131,7 +131,7 @@ def test_an_ambiguous_reference_is_an_error(staff: RunningService) -> None:
     load("Email\na@x.com\n")
     staff.log.clear()
     Path("people.csv").write_text("Email,Manager\nz@x.com,a@x.com\na@x.com,\n", encoding="utf-8")
-    refused = run_crmctl("bulk", "import", "people", "people.csv", *SELF).exits(9).error()
+    refused = run_here("bulk", "import", "people", "people.csv", *SELF).exits(9).error()
     assert [found["code"] for found in refused["details"]["findings"]] == ["ambiguous_reference"]
     assert {method for method, _ in requests_of(staff)} == {"GET"}
 
@@ -145,12 +145,12 @@ def test_a_row_that_cannot_be_linked_is_named_with_its_record(staff: RunningServ
 
 def test_links_to_what_the_service_refused(staff: RunningService) -> None:
     load("Email,Phone\ntaken@x.com,\n")
-    run_crmctl("records", "create", "companies", "--set", "name=Gone").ok()
+    run_here("records", "create", "companies", "--set", "name=Gone").ok()
     rows = "Email,Manager,Company\na@x.com,b@x.com,\nb@x.com,a@x.com,00000000-0000-4000-8000-000000000001\nc@x.com,a@x.com,\n"
     done = load(rows, *SELF, code=10)
     assert (done["created"], done["failed"], done["rows"]) == (1, 2, 3)
     failed = Path(done["files"]["failed"]).read_text(encoding="utf-8")
-    people = {record["data"]["email"]: record for record in run_crmctl("records", "list", "people").ok().json()}
+    people = {record["data"]["email"]: record for record in run_here("records", "list", "people").ok().json()}
     assert f"record {people['a@x.com']['id']} was written, but not linked: manager: row 2 of the file" in failed
     assert people["c@x.com"]["data"]["manager"] == people["a@x.com"]["id"]
     assert sorted(people) == ["a@x.com", "c@x.com", "taken@x.com"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 
 TWO = "email,name\r\nada@x.com,Ada\r\nADA@x.com,A\r\n"
 
@@ -29,7 +29,7 @@ TWO = "email,name\r\nada@x.com,Ada\r\nADA@x.com,A\r\n"
 )
 def test_duplicates_in_odd_files(name: str, content: bytes, match: list[str], rows: int) -> None:
     Path(name).write_bytes(content)
-    found = run_crmctl("bulk", "inspect", name, "--duplicates").ok().json()["duplicates"]
+    found = run_here("bulk", "inspect", name, "--duplicates").ok().json()["duplicates"]
     assert (found["match"], found["rows"]) == (match, rows)
 
 
@@ -43,12 +43,12 @@ def test_duplicates_in_odd_files(name: str, content: bytes, match: list[str], ro
 )
 def test_an_unreadable_file_is_explained(name: str, content: bytes, code: str) -> None:
     Path(name).write_bytes(content)
-    refused = run_crmctl("bulk", "inspect", name, "--duplicates")
+    refused = run_here("bulk", "inspect", name, "--duplicates")
     assert (refused.code, refused.error()["code"], refused.out) == (2, code, "")
 
 
 def test_a_large_file_is_compared_by_blocks() -> None:
     lines = (f"p{number % 29_000}@x.com,Person {number}\n" for number in range(30_000))
     Path("large.csv").write_text("email,name\n" + "".join(lines))
-    found = run_crmctl("bulk", "inspect", "large.csv", "--duplicates").ok().json()["duplicates"]
+    found = run_here("bulk", "inspect", "large.csv", "--duplicates").ok().json()["duplicates"]
     assert (found["groups"], found["rows"]) == (1_000, 1_000)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from crmctl.client.uploads import content_type
-from tests.support.cli import run_crmctl
 from tests.support.fakecrm import Answer, FakeCrm, FakeRequest
 from tests.support.httpserver import Reply, ScriptedServer
+from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
@@ -61,7 +61,7 @@ def _files() -> None:
 
 def test_files_are_stored_and_their_addresses_printed() -> None:
     with Storage() as fake:
-        shown = run_crmctl("files", "upload", "logo.png", "data.csv", "empty.txt", "--bucket", "assets", "--prefix", "/2026/", env=fake.env)
+        shown = run_here("files", "upload", "logo.png", "data.csv", "empty.txt", "--bucket", "assets", "--prefix", "/2026/", env=fake.env)
         assert shown.ok().json() == [
             {
                 "file": "logo.png", "path": "2026/logo.png", "publicUrl": "https://cdn.example/assets/2026/logo.png",
@@ -84,10 +84,10 @@ def test_files_are_stored_and_their_addresses_printed() -> None:
 
 def test_folders_keep_the_paths_inside_them() -> None:
     with Storage() as fake:
-        refused = run_crmctl("files", "upload", "tree", "--bucket", "b", env=fake.env).exits(2)
+        refused = run_here("files", "upload", "tree", "--bucket", "b", env=fake.env).exits(2)
         assert "--recursive" in refused.error()["hint"]
         assert fake.asked == []
-        shown = run_crmctl("files", "upload", "tree", "logo.png", "--bucket", "b", "--prefix", "p", "-r", "-q", "[].path", env=fake.env)
+        shown = run_here("files", "upload", "tree", "logo.png", "--bucket", "b", "--prefix", "p", "-r", "-q", "[].path", env=fake.env)
         assert shown.ok().json() == ["p/one.txt", "p/sub/two words.txt", "p/sub/deep/ünï.json", "p/logo.png"]
         fetched = {asked.json["path"] for asked in fake.of("POST /files/upload-url")}
         assert fetched == {"p/one.txt", "p/sub/deep/ünï.json", "p/sub/two words.txt", "p/logo.png"}
@@ -112,24 +112,24 @@ def test_everything_is_checked_before_anything_is_sent(arguments: list[str], sai
     Path("hollow").mkdir()
     Path("copy/logo.png").write_bytes(PNG)
     with Storage() as fake:
-        refused = run_crmctl("files", "upload", *arguments, "--bucket", "b", env=fake.env).exits(2)
+        refused = run_here("files", "upload", *arguments, "--bucket", "b", env=fake.env).exits(2)
         assert said in json.dumps(refused.error(), ensure_ascii=False)
         assert refused.out == ""
         assert fake.asked == []
-    run_crmctl("files", "upload", "logo.png", env=fake.env).exits(2)
+    run_here("files", "upload", "logo.png", env=fake.env).exits(2)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
 def test_an_expired_address_is_replaced_by_a_fresh_one(status: int) -> None:
     with Storage(lambda asked, number: Answer(status) if number == 1 else Answer(200)) as fake:
-        run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok()
+        run_here("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok()
         assert (fake.signed, fake.stored) == (2, {"b/logo.png": PNG})
 
 
 @pytest.mark.parametrize("trouble", [Answer(cut=True), Answer(503), Answer(500), Answer(429, headers={"Retry-After": "0"})])
 def test_temporary_failures_are_retried(trouble: Answer) -> None:
     with Storage(lambda asked, number: trouble if number == 1 else Answer(200)) as fake:
-        run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok()
+        run_here("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok()
         assert fake.stored == {"b/logo.png": PNG}
 
 
@@ -141,7 +141,7 @@ def test_a_refusal_that_stays_is_an_error_without_the_signature() -> None:
 
     with Storage(put) as fake:
         for options in ([], ["--debug"], ["-o", "table"]):
-            refused = run_crmctl("files", "upload", "logo.png", "--bucket", "b", *options, env=fake.env).exits(9)
+            refused = run_here("files", "upload", "logo.png", "--bucket", "b", *options, env=fake.env).exits(9)
             assert "AccessDenied" in refused.err
             assert "SeCrEt" not in refused.err + refused.out
             assert "number=" not in refused.err
@@ -161,7 +161,7 @@ def test_a_refusal_that_stays_is_an_error_without_the_signature() -> None:
 )  # fmt: skip
 def test_the_storages_reason_is_explained_in_words(body: bytes, said: str) -> None:
     with Storage(lambda asked, number: Answer(409, body=body)) as fake:
-        refused = run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).exits(9)
+        refused = run_here("files", "upload", "logo.png", "--bucket", "b", env=fake.env).exits(9)
         assert refused.error()["message"].endswith(said)
 
 
@@ -169,7 +169,7 @@ def test_the_storages_reason_is_explained_in_words(body: bytes, said: str) -> No
 def test_a_redirect_and_a_real_refusal_are_not_repeated(status: int, code: int) -> None:
     with ScriptedServer() as elsewhere:
         with Storage(lambda asked, number: Answer(status, headers={"Location": f"{elsewhere.origin}/x"})) as fake:
-            refused = run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).exits(code)
+            refused = run_here("files", "upload", "logo.png", "--bucket", "b", env=fake.env).exits(code)
             assert str(status) in refused.error()["message"]
             assert "logo.png" in refused.error()["message"]
             assert fake.signed == 1
@@ -181,18 +181,18 @@ def test_some_that_fail_are_named_and_the_others_are_stored() -> None:
         return Answer(413) if "two" in asked.path else Answer(201)
 
     with Storage(put) as fake:
-        partial = run_crmctl("files", "upload", "tree", "-r", "--bucket", "b", env=fake.env).exits(10)
+        partial = run_here("files", "upload", "tree", "-r", "--bucket", "b", env=fake.env).exits(10)
         assert [item["path"] for item in partial.json()] == ["one.txt", "sub/deep/ünï.json"]
         failures = partial.error()["details"]["failures"]
         assert [(failure["path"], failure["code"]) for failure in failures] == [("sub/two words.txt", "storage_refused")]
-        person = run_crmctl("files", "upload", "tree", "-r", "--bucket", "b", "-o", "table", env=fake.env).exits(10)
+        person = run_here("files", "upload", "tree", "-r", "--bucket", "b", "-o", "table", env=fake.env).exits(10)
         assert "warning: tree/sub/two words.txt: the storage" in person.err
 
 
 def test_a_key_without_the_scope_sends_one_request() -> None:
     with Storage() as fake:
         fake.routes["POST /files/upload-url"] = lambda asked: Answer(403, {"error": "insufficient_scope", "message": "needs files:write"})
-        denied = run_crmctl("files", "upload", "tree", "-r", "--bucket", "b", "--concurrency", "1", env=fake.env).exits(4)
+        denied = run_here("files", "upload", "tree", "-r", "--bucket", "b", "--concurrency", "1", env=fake.env).exits(4)
         assert denied.error()["requiredScope"] == "files:write"
         assert len(fake.asked) == 1
 
@@ -206,7 +206,7 @@ def test_a_lost_answer_to_the_request_for_an_address_is_retried() -> None:
             return Answer(cut=True) if len(calls) == 1 else sign(asked)
 
         fake.routes["POST /files/upload-url"] = flaky
-        run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok()
+        run_here("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok()
         assert len(calls) == 2
 
 
@@ -215,14 +215,14 @@ def test_other_legal_shapes_of_the_address(wrap: Callable[[Any], Any]) -> None:
     with Storage() as fake:
         sign = fake.routes["POST /files/upload-url"]
         fake.routes["POST /files/upload-url"] = lambda asked: wrap(sign(asked))
-        assert run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok().json()[0]["publicUrl"].endswith("b/logo.png")
+        assert run_here("files", "upload", "logo.png", "--bucket", "b", env=fake.env).ok().json()[0]["publicUrl"].endswith("b/logo.png")
 
 
 def test_a_large_file_is_streamed_whole() -> None:
     content = bytes(range(256)) * 12_000
     Path("large.bin").write_bytes(content)
     with Storage() as fake:
-        run_crmctl("files", "upload", "large.bin", "--bucket", "b", "--content-type", "application/x-thing", env=fake.env).ok()
+        run_here("files", "upload", "large.bin", "--bucket", "b", "--content-type", "application/x-thing", env=fake.env).ok()
         assert fake.stored["b/large.bin"] == content
         assert next(asked for asked in fake.asked if asked.method == "PUT").headers["content-type"] == "application/x-thing"
 
@@ -258,7 +258,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(monkeypatch: pytest.
 @pytest.mark.parametrize(("path", "said"), [("/proc/self/mem", "input/output error"), ("/proc/self/status", "not a regular file")])
 def test_a_file_that_hides_its_size_is_refused(path: str, said: str) -> None:
     with Storage() as fake:
-        error = run_crmctl("files", "upload", path, "--bucket", "b", env=fake.env).exits(2).error()
+        error = run_here("files", "upload", path, "--bucket", "b", env=fake.env).exits(2).error()
         assert (error["message"], fake.asked) == (f"nothing was uploaded: {path}: {said}", [])
 
 
@@ -270,7 +270,7 @@ def test_an_upload_obeys_the_time_limit() -> None:
         return Answer(200)
 
     with Storage(put) as fake:
-        refused = run_crmctl("files", "upload", "logo.png", "--bucket", "b", "--timeout", "0.2", env=fake.env).exits(6)
+        refused = run_here("files", "upload", "logo.png", "--bucket", "b", "--timeout", "0.2", env=fake.env).exits(6)
         over.set()
     assert "did not answer within 0.2 s" in refused.error()["message"]
 
@@ -283,25 +283,25 @@ def test_several_go_at_once_and_one_at_a_time_when_asked() -> None:
         return Answer(200)
 
     with Storage(put) as fake:
-        run_crmctl("files", "upload", "logo.png", "data.csv", "--bucket", "b", "--concurrency", "2", env=fake.env).ok()
+        run_here("files", "upload", "logo.png", "data.csv", "--bucket", "b", "--concurrency", "2", env=fake.env).ok()
         assert len(fake.stored) == 2
 
 
 def test_a_dry_run_shows_the_request_for_an_address() -> None:
     with Storage() as fake:
-        one = run_crmctl("files", "upload", "logo.png", "--bucket", "b", "--dry-run", env=fake.env).ok().json()
+        one = run_here("files", "upload", "logo.png", "--bucket", "b", "--dry-run", env=fake.env).ok().json()
         body = {"path": "logo.png", "bucket": "b"}
         assert one == {"dryRun": True, "method": "POST", "path": "/api/v1/files/upload-url", "body": body}
-        many = run_crmctl("files", "upload", "logo.png", "data.csv", "--bucket", "b", "--dry-run", env=fake.env).ok().json()
+        many = run_here("files", "upload", "logo.png", "data.csv", "--bucket", "b", "--dry-run", env=fake.env).ok().json()
         assert [item["body"]["path"] for item in many] == ["logo.png", "data.csv"]
-        run_crmctl("files", "upload", "logo.png", "--bucket", "b", env={**fake.env, "CRMCTL_READ_ONLY": "1"}).exits(2)
+        run_here("files", "upload", "logo.png", "--bucket", "b", env={**fake.env, "CRMCTL_READ_ONLY": "1"}).exits(2)
         assert fake.asked == []
 
 
 def test_an_answer_without_an_address_is_unreadable() -> None:
     with ScriptedServer(Reply(json={"url": "x"})) as server:
         env = {"CRMCTL_BASE_URL": server.origin, "CRMCTL_API_KEY": "k"}
-        assert run_crmctl("files", "upload", "logo.png", "--bucket", "b", env=env).exits(7).error()["code"] == "unreadable_answer"
+        assert run_here("files", "upload", "logo.png", "--bucket", "b", env=env).exits(7).error()["code"] == "unreadable_answer"
 
 
 @pytest.mark.parametrize(

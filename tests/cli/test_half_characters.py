@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from crmctl.models import jsontext
-from tests.support.cli import run_crmctl
 from tests.support.fakecrm import FakeCrm, FakeRequest
+from tests.support.inprocess import run_here
 
 OBJECT = "00000000-0000-4000-8000-000000000001"
 HALF = "half \ud83d of it"
@@ -47,9 +47,9 @@ def test_such_records_are_exported_and_mirrored_like_others(tmp_path: Path) -> N
         "GET /members": lambda _: {"members": []},
     }
     with FakeCrm(routes) as fake:
-        run_crmctl("bulk", "export", "people", "-O", tmp_path / "people.jsonl", "--yes", env=fake.env).ok()
-        run_crmctl("mirror", "sync", "people", env=fake.env).ok()
-        held = run_crmctl("mirror", "sql", "SELECT count(*) AS n FROM people", env=fake.env).ok().json()
+        run_here("bulk", "export", "people", "-O", tmp_path / "people.jsonl", "--yes", env=fake.env).ok()
+        run_here("mirror", "sync", "people", env=fake.env).ok()
+        held = run_here("mirror", "sql", "SELECT count(*) AS n FROM people", env=fake.env).ok().json()
     rows = [json.loads(line) for line in (tmp_path / "people.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 150
     assert HALF in [row.get("name") or row["data"]["name"] for row in rows]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.cli import expect_exit, spawn
 from tests.support.fakecrm import FakeCrm, FakeRequest
+from tests.support.inprocess import run_here
 
 OBJECT = "0b7ecf00-0000-4000-8000-000000000001"
 
@@ -44,7 +45,7 @@ CHANGED = "the list changed while its pages were read: something may be missing"
 @pytest.mark.parametrize("verb", ["list", "search"])
 def test_notes_state_only_facts(verb: str, options: list[str], pages: list[tuple[int, range]], shown: int, said: list[str]) -> None:
     with listing(pages) as fake:
-        run = run_crmctl("records", verb, OBJECT, "-o", "ids", *options, env=fake.env).ok()
+        run = run_here("records", verb, OBJECT, "-o", "ids", *options, env=fake.env).ok()
     found = run.out.split()
     assert (len(found), len(set(found))) == (shown, shown)
     assert run.err.splitlines() == said
@@ -54,7 +55,7 @@ def test_a_count_by_group_warns_of_a_list_that_ends_early() -> None:
     status = {"id": "a1", "slug": "status", "type": "text"}
     with listing([(300, range(100)), (300, range(100, 130)), (300, range(0))]) as fake:
         fake.routes[f"GET /objects/{OBJECT}/attributes"] = lambda _: {"attributes": [status]}
-        run = run_crmctl("records", "count", OBJECT, "--by", "status", env=fake.env).ok()
+        run = run_here("records", "count", OBJECT, "--by", "status", env=fake.env).ok()
     assert run.json() == [{"status": None, "count": 130}]
     assert "the list ends after 130 of 300: the service gives no more of them" in run.err
 

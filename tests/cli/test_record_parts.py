@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import run_crmctl
 from tests.support.fakecrm import FakeCrm
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 HOME = {"street": "1 Main St", "city": "Paris", "country": "FR"}
@@ -27,7 +27,7 @@ def place(crm: RunningService) -> str:
 
 
 def update(place: str, *options: str) -> Any:
-    return run_crmctl("records", "update", "companies", place, *options)
+    return run_here("records", "update", "companies", place, *options)
 
 
 def test_a_part_changes_and_the_others_stay(crm: RunningService, place: str) -> None:
@@ -56,15 +56,15 @@ def test_json_is_sent_as_written(crm: RunningService, place: str) -> None:
         "amount": 8,
         "currency": "USD",
     }
-    run_crmctl("bulk", "update", "companies", "--filter", "budget>1", "--set", "budget:=9", "--yes").ok()
-    assert run_crmctl("records", "get", "companies", place, "-q", "data.budget").ok().json() == 9
+    run_here("bulk", "update", "companies", "--filter", "budget>1", "--set", "budget:=9", "--yes").ok()
+    assert run_here("records", "get", "companies", place, "-q", "data.budget").ok().json() == 9
 
 
 def test_money_without_a_currency_is_refused_if_records_have_one(crm: RunningService, place: str) -> None:
     create = ("records", "create", "companies", "--set", "name=New", "--set", "budget=7")
-    assert run_crmctl(*create).exits(9).error()["code"] == "missing_currency"
-    assert run_crmctl(*create, "--currency", "USD").ok().json()["data"]["budget"] == {"amount": 7, "currency": "USD"}
-    assert run_crmctl("records", "count", "companies").ok().json() == {"count": 2}
+    assert run_here(*create).exits(9).error()["code"] == "missing_currency"
+    assert run_here(*create, "--currency", "USD").ok().json()["data"]["budget"] == {"amount": 7, "currency": "USD"}
+    assert run_here("records", "count", "companies").ok().json() == {"count": 2}
 
 
 def test_a_text_is_not_merged(crm: RunningService, place: str) -> None:
@@ -75,16 +75,16 @@ def test_a_text_is_not_merged(crm: RunningService, place: str) -> None:
 
 
 def test_one_part_never_replaces_a_text_in_bulk(crm: RunningService, place: str) -> None:
-    run_crmctl("records", "create", "companies", "--set", "name=Other", "--set", "home.city=Bonn").ok()
+    run_here("records", "create", "companies", "--set", "name=Other", "--set", "home.city=Bonn").ok()
     update(place, "--set", "home=1 Main St").ok()
-    run_crmctl("bulk", "update", "companies", "--filter", "home~Main", "--set", "home.city=Rome", "--yes").exits(9)
-    assert run_crmctl("records", "get", "companies", place, "-q", "data.home").ok().json() == "1 Main St"
+    run_here("bulk", "update", "companies", "--filter", "home~Main", "--set", "home.city=Rome", "--yes").exits(9)
+    assert run_here("records", "get", "companies", place, "-q", "data.home").ok().json() == "1 Main St"
 
 
 @pytest.mark.parametrize("target", ["home.foo", "home.", "home.city.x", "home..city"])
 def test_an_unknown_part_is_a_usage_error_that_names_the_known_ones(crm: RunningService, place: str, target: str) -> None:
     for command in (("update", "companies", place), ("create", "companies")):
-        error = run_crmctl("records", *command, "--set", f"{target}=x").exits(2).error()
+        error = run_here("records", *command, "--set", f"{target}=x").exits(2).error()
         assert "home.street, " in error["hint"]
     assert {method for method, _ in requests_of(crm)} == {"GET"}
 
@@ -108,9 +108,9 @@ def test_parts_are_spelled_as_existing_records_spell_them() -> None:
         f"POST /objects/{people['id']}/records": write,
     }
     with FakeCrm(routes) as fake:
-        run_crmctl("records", "create", "people", "--set", "name.first=Bob", "--set", "home.zip=2", env=fake.env).ok()
-        run_crmctl("records", "update", "people", "r1", "--set", "name.last=M", "--set", "home.zip=3", env=fake.env).ok()
-        run_crmctl("records", "update", "people", "r1", "--set", "home.gate=8", env=fake.env).ok()
+        run_here("records", "create", "people", "--set", "name.first=Bob", "--set", "home.zip=2", env=fake.env).ok()
+        run_here("records", "update", "people", "r1", "--set", "name.last=M", "--set", "home.zip=3", env=fake.env).ok()
+        run_here("records", "update", "people", "r1", "--set", "home.gate=8", env=fake.env).ok()
     assert sent == [
         {"name": {"firstName": "Bob"}, "home": {"postal_code": "2"}},
         {"name": {"firstName": "Ada", "lastName": "M"}, "home": {"postal_code": "3", "gate": "7"}},

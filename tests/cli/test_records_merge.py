@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.cli import expect_exit, spawn
+from tests.support.inprocess import run_here
 from tests.support.plainservice import PlainService, Refused
 from tests.support.service import RunningService
 
@@ -23,21 +24,21 @@ def companies(crm: RunningService) -> list[str]:
     )
     ids = [make("companies", *row) for row in rows]
     make("people", "email=ada@acme.com", f"company={ids[1]}")
-    run_crmctl("activities", "create", "--title", "Call", "--link", f"companies:{ids[1]}").ok()
+    run_here("activities", "create", "--title", "Call", "--link", f"companies:{ids[1]}").ok()
     return ids
 
 
 def make(slug: str, *values: str) -> str:
     options = [word for value in values for word in ("--set", value)]
-    return str(run_crmctl("records", "create", slug, *options, "-q", "id").ok().json())
+    return str(run_here("records", "create", slug, *options, "-q", "id").ok().json())
 
 
 def read(slug: str) -> dict[str, Any]:
-    return {record["id"]: record["data"] for record in run_crmctl("records", "list", slug).ok().json()}
+    return {record["id"]: record["data"] for record in run_here("records", "list", slug).ok().json()}
 
 
 def merge(*options: str) -> Any:
-    return run_crmctl("records", "merge", "companies", FIRST, SECOND, *options)
+    return run_here("records", "merge", "companies", FIRST, SECOND, *options)
 
 
 def test_the_older_record_fills_its_blanks_and_undo_separates_them(companies: list[str], crm: RunningService) -> None:
@@ -47,12 +48,12 @@ def test_the_older_record_fills_its_blanks_and_undo_separates_them(companies: li
     merged = {"name": "Acme", "domain": "acme.com", "tags": ["a", "b", "c"], "employees": 5, "industry": "retail"}
     assert read("companies") == {companies[0]: merged}
     assert [person["company"] for person in read("people").values()] == [companies[0]]
-    assert len(run_crmctl("activities", "list", "--record", companies[0]).ok().json()) == 1
-    undone = run_crmctl("bulk", "undo", done["job"], "--yes").ok().json()
+    assert len(run_here("activities", "list", "--record", companies[0]).ok().json()) == 1
+    undone = run_here("bulk", "undo", done["job"], "--yes").ok().json()
     assert (undone["undone"], undone["recreated"]) == (1, 1)
     assert sorted(data["name"] for data in read("companies").values()) == ["Acme", "Acme Inc"]
     assert read("companies")[companies[0]] == before[companies[0]]
-    assert "nothing left to undo; 1 undone before" in run_crmctl("bulk", "undo", done["job"], "--yes", "-o", "table").ok().out
+    assert "nothing left to undo; 1 undone before" in run_here("bulk", "undo", done["job"], "--yes", "-o", "table").ok().out
 
 
 def test_keep_and_set_decide(companies: list[str]) -> None:
@@ -90,7 +91,7 @@ def test_the_question_names_both_and_no_changes_nothing(companies: list[str]) ->
     ],
 )
 def test_refusals(companies: list[str], options: tuple[str, ...], code: int, said: str) -> None:
-    assert said in run_crmctl("records", "merge", *options).exits(code).err
+    assert said in run_here("records", "merge", *options).exits(code).err
     assert len(read("companies")) == 2
 
 
@@ -115,8 +116,8 @@ def test_references_shown_as_lists_of_one_are_moved_and_moved_back() -> None:
         companies, people = service.object_id("companies"), service.object_id("people")
         first, second = (service._create(companies, {"name": name})["id"] for name in ("Acme", "Acme Inc"))
         person = service._create(people, {"email": "ada@acme.com", "company": second})["id"]
-        done = run_crmctl("records", "merge", "companies", first, second, "--yes", env=service.env).ok().json()
+        done = run_here("records", "merge", "companies", first, second, "--yes", env=service.env).ok().json()
         assert service.records[people][person]["data"]["company"] == first
-        undone = run_crmctl("bulk", "undo", done["job"], "--yes", env=service.env).ok().json()
+        undone = run_here("bulk", "undo", done["job"], "--yes", env=service.env).ok().json()
         [recreated] = [company for company in service.records[companies] if company != first]
         assert (undone["references"], service.records[people][person]["data"]["company"]) == (1, recreated)

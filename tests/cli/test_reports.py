@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import Result, run_crmctl
+from tests.support.cli import Result
 from tests.support.fakecrm import Answer, FakeCrm
+from tests.support.inprocess import run_here
 
 REPORT = "0b4e1d52-6a37-4a3f-9d5e-1f2a3b4c5d6e"
 OTHER = "1c5f2e63-7b48-4b40-8e6f-2a3b4c5d6e7f"
@@ -33,24 +34,24 @@ def service(results: Any = None, **more: Any) -> FakeCrm:
 
 def results(fake: FakeCrm, *options: str, env: dict[str, str] | None = None) -> Result:
     with fake:
-        return run_crmctl("reports", "results", "Deals by stage", *options, env={**fake.env, **(env or {})})
+        return run_here("reports", "results", "Deals by stage", *options, env={**fake.env, **(env or {})})
 
 
 def test_a_report_by_name_and_by_id() -> None:
     with service() as fake:
-        assert len(run_crmctl("reports", "list", env=fake.env).ok().json()) == 2
-        named = run_crmctl("reports", "get", "Deals by stage", env=fake.env).ok().json()
-        assert run_crmctl("reports", "get", REPORT, env=fake.env).ok().json() == named == {
+        assert len(run_here("reports", "list", env=fake.env).ok().json()) == 2
+        named = run_here("reports", "get", "Deals by stage", env=fake.env).ok().json()
+        assert run_here("reports", "get", REPORT, env=fake.env).ok().json() == named == {
             "id": REPORT, "name": "Deals by stage", "kind": "grouped",
         }  # fmt: skip
         assert len(fake.of("GET /reports")) == 2, "an id needs no look-up"
-        assert run_crmctl("reports", "runs", "Deals by stage", "-o", "ids", env=fake.env).ok().out.split() == [RUN]
+        assert run_here("reports", "runs", "Deals by stage", "-o", "ids", env=fake.env).ok().out.split() == [RUN]
 
 
 def test_a_report_by_an_id_that_is_no_uuid() -> None:
     reports = [{"id": "rep_2", "name": "rep_1"}, {"id": "rep_1", "name": "Deals"}]
     with FakeCrm({"GET /reports": lambda _: {"reports": reports}, "GET /reports/rep_1": lambda _: reports[1]}) as fake:
-        assert run_crmctl("reports", "get", "rep_1", "-q", "name", env=fake.env).ok().json() == "Deals"
+        assert run_here("reports", "get", "rep_1", "-q", "name", env=fake.env).ok().json() == "Deals"
 
 
 def test_money_in_results_is_shown_as_money() -> None:
@@ -67,10 +68,10 @@ def test_unknown_names_suggest_the_nearest_and_double_names_list_both_ids() -> N
         return [{"id": REPORT, "name": "Twins"}, {"id": OTHER, "name": "Twins"}]
 
     with service() as fake:
-        unknown = run_crmctl("reports", "get", "deals by stages", env=fake.env).exits(3)
+        unknown = run_here("reports", "get", "deals by stages", env=fake.env).exits(3)
         assert "Deals by stage" in unknown.error()["hint"]
         fake.routes["GET /reports"] = twice
-        double = run_crmctl("reports", "run", "Twins", env=fake.env).exits(2)
+        double = run_here("reports", "run", "Twins", env=fake.env).exits(2)
         assert double.error()["details"] == {"ids": [REPORT, OTHER]}
         assert REPORT in double.error()["message"]
         assert OTHER in double.error()["message"]
@@ -81,11 +82,11 @@ def test_run_shows_the_run(wrap: Any) -> None:
     run = {"id": RUN, "status": "completed", "resultCount": 2, "extra": True}
     with service() as fake:
         fake.routes[f"POST /reports/{REPORT}/run"] = lambda asked: Answer(201, wrap(run))
-        assert run_crmctl("reports", "run", "Deals by stage", env=fake.env).ok().json() == run
-        preview = run_crmctl("reports", "run", REPORT, "--dry-run", env=fake.env).ok().json()
+        assert run_here("reports", "run", "Deals by stage", env=fake.env).ok().json() == run
+        preview = run_here("reports", "run", REPORT, "--dry-run", env=fake.env).ok().json()
         assert (preview["method"], preview["path"]) == ("POST", f"/api/v1/reports/{REPORT}/run")
         assert len(fake.of(f"POST /reports/{REPORT}/run")) == 1
-        run_crmctl("reports", "run", REPORT, env={**fake.env, "CRMCTL_READ_ONLY": "1"}).exits(2)
+        run_here("reports", "run", REPORT, env={**fake.env, "CRMCTL_READ_ONLY": "1"}).exits(2)
         assert len(fake.of(f"POST /reports/{REPORT}/run")) == 1
 
 
@@ -109,14 +110,14 @@ def test_the_newest_run_is_taken_whatever_the_order_of_the_list(order: str) -> N
     with service() as fake:
         fake.routes[f"GET /reports/{REPORT}/runs"] = page
         fake.routes[f"GET /reports/{REPORT}/runs/{newest}"] = lambda asked: {"id": newest, "results": [1]}
-        assert run_crmctl("reports", "results", "Deals by stage", env=fake.env).ok().json() == [1]
+        assert run_here("reports", "results", "Deals by stage", env=fake.env).ok().json() == [1]
         assert len(fake.of(f"GET /reports/{REPORT}/runs")) == (1 if order == "falling" else 3)
 
 
 def test_a_report_without_runs_and_a_run_without_results() -> None:
     with service() as fake:
         fake.routes[f"GET /reports/{REPORT}/runs"] = lambda asked: []
-        none = run_crmctl("reports", "results", REPORT, env=fake.env).exits(3)
+        none = run_here("reports", "results", REPORT, env=fake.env).exits(3)
         assert none.error()["code"] == "no_runs"
     empty = results(service(None)).ok()
     assert (empty.json(), empty.err.strip()) == ([], "no results found")
@@ -178,8 +179,8 @@ def test_digits_survive() -> None:
 
     with ScriptedServer(*[Reply(body=raw.encode(), content_type="application/json")] * 2) as server:
         env = {"CRMCTL_BASE_URL": server.origin, "CRMCTL_API_KEY": "k"}
-        assert "12345678901234567890.123456789" in run_crmctl("reports", "results", REPORT, RUN, env=env).ok().out
-        assert "12,345,678,901,234,567,890.123456789" in run_crmctl("reports", "results", REPORT, RUN, "--chart", env=env).ok().out
+        assert "12345678901234567890.123456789" in run_here("reports", "results", REPORT, RUN, env=env).ok().out
+        assert "12,345,678,901,234,567,890.123456789" in run_here("reports", "results", REPORT, RUN, "--chart", env=env).ok().out
 
 
 def test_a_chart_is_as_wide_as_the_terminal_with_the_values_at_the_end() -> None:
@@ -243,7 +244,7 @@ def test_a_run_that_did_not_complete_is_pointed_out(status: str, code: int, told
     run = {"id": RUN, "status": status, "error": "no such column"}
     with service(status=status, error="no such column", results=[]) as fake:
         fake.routes[f"POST /reports/{REPORT}/run"] = lambda asked: Answer(201, {"run": run})
-        ran = run_crmctl("reports", "run", REPORT, "-o", "table", env=fake.env).exits(code)
+        ran = run_here("reports", "run", REPORT, "-o", "table", env=fake.env).exits(code)
         assert (RUN in ran.out, told in ran.err, bool(ran.err)) == (True, True, bool(told))
-        shown = run_crmctl("reports", "results", REPORT, "-o", "table", env=fake.env).ok()
+        shown = run_here("reports", "results", REPORT, "-o", "table", env=fake.env).ok()
         assert (f"the status of run {RUN} is {status}: no such column" in shown.err) is bool(told)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import requests_of
-from tests.support.cli import CRMCTL, environment, expect_exit, run_crmctl, spawn
+from tests.support.cli import CRMCTL, environment, expect_exit, spawn
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 NIL = "00000000-0000-0000-0000-000000000000"
@@ -56,7 +57,7 @@ def _body_file() -> None:
 def test_a_dry_run_shows_the_request_and_sends_nothing(
     crm: RunningService, arguments: list[str], method: str, path: str, body: object
 ) -> None:
-    shown = run_crmctl(*arguments, "--dry-run").ok()
+    shown = run_here(*arguments, "--dry-run").ok()
     assert shown.json() == {"dryRun": True, "method": method, "path": path.format(people=crm.object_id("people")), "body": body}
     assert {verb for verb, _ in requests_of(crm)} <= {"GET"}
     assert crm.outbox() == []
@@ -64,30 +65,30 @@ def test_a_dry_run_shows_the_request_and_sends_nothing(
 
 @pytest.mark.parametrize("arguments", [item[0] for item in WRITES])
 def test_read_only_refuses_before_any_request(crm: RunningService, arguments: list[str]) -> None:
-    refused = run_crmctl(*arguments, "--yes", env={"CRMCTL_READ_ONLY": "1"}).exits(2)
+    refused = run_here(*arguments, "--yes", env={"CRMCTL_READ_ONLY": "1"}).exits(2)
     assert refused.error()["code"] == "read_only"
     assert refused.out == ""
     assert requests_of(crm) == []
 
 
 def test_read_only_still_reads_and_previews(crm: RunningService) -> None:
-    run_crmctl("records", "count", "people", env={"CRMCTL_READ_ONLY": "1"}).ok()
-    run_crmctl("api", "GET", "objects", env={"CRMCTL_READ_ONLY": "1"}).ok()
-    run_crmctl("records", "create", "people", "--set", "score=1", "--dry-run", env={"CRMCTL_READ_ONLY": "1"}).ok()
+    run_here("records", "count", "people", env={"CRMCTL_READ_ONLY": "1"}).ok()
+    run_here("api", "GET", "objects", env={"CRMCTL_READ_ONLY": "1"}).ok()
+    run_here("records", "create", "people", "--set", "score=1", "--dry-run", env={"CRMCTL_READ_ONLY": "1"}).ok()
 
 
 @pytest.fixture
 def protected(crm: RunningService) -> RunningService:
-    run_crmctl("config", "set", "protected", "true").ok()
+    run_here("config", "set", "protected", "true").ok()
     crm.log.clear()
     return crm
 
 
 def test_a_protected_profile_refuses_without_a_terminal(protected: RunningService) -> None:
-    refused = run_crmctl("records", "create", "people", "--set", "score=1", "--yes").exits(2)
+    refused = run_here("records", "create", "people", "--set", "score=1", "--yes").exits(2)
     assert refused.error()["code"] == "protected_profile"
     assert requests_of(protected) == []
-    run_crmctl("records", "list", "people").ok()
+    run_here("records", "list", "people").ok()
 
 
 @pytest.mark.parametrize(("typed", "code", "made"), [("default", 0, 1), ("defaul", 130, 0)])
@@ -101,17 +102,17 @@ def test_a_protected_profile_asks_for_its_name(protected: RunningService, typed:
 
 @pytest.mark.parametrize(("answer", "code", "deleted"), [("y", 0, True), ("n", 130, False), ("", 130, False)])
 def test_deleting_asks_on_a_terminal(crm: RunningService, answer: str, code: int, deleted: bool) -> None:
-    identity = run_crmctl("records", "create", "people", "--set", "score=1").ok().json()["id"]
+    identity = run_here("records", "create", "people", "--set", "score=1").ok().json()["id"]
     terminal = spawn("records", "delete", "people", identity)
     terminal.expect(r"Delete record .*\? \[y/N\]")
     terminal.sendline(answer)
     assert expect_exit(terminal)[0] == code
-    run_crmctl("records", "get", "people", identity).exits(3 if deleted else 0)
+    run_here("records", "get", "people", identity).exits(3 if deleted else 0)
 
 
 def test_the_question_counts_the_loss(crm: RunningService) -> None:
-    run_crmctl("objects", "create", "--slug", "boats", "--singular-name", "Boat", "--plural-name", "Boats").ok()
-    run_crmctl("records", "create", "boats", "--data", "{}").ok()
+    run_here("objects", "create", "--slug", "boats", "--singular-name", "Boat", "--plural-name", "Boats").ok()
+    run_here("records", "create", "boats", "--data", "{}").ok()
     terminal = spawn("objects", "delete", "boats")
     terminal.expect("Delete the object boats and its 1 record")
     terminal.sendline("n")
@@ -124,18 +125,18 @@ def test_the_question_counts_the_loss(crm: RunningService) -> None:
 
 def test_a_dry_run_of_a_reading_command_is_refused(crm: RunningService) -> None:
     for arguments in (["records", "list", "people"], ["config", "set", "output", "yaml"], ["auth", "logout"]):
-        assert "--dry-run" in run_crmctl(*arguments, "--dry-run").exits(2).error()["message"]
+        assert "--dry-run" in run_here(*arguments, "--dry-run").exits(2).error()["message"]
     assert requests_of(crm) == []
 
 
 def test_a_dry_run_shows_the_whole_request_whatever_fields_the_result_would_have(crm: RunningService) -> None:
-    shown = run_crmctl("records", "create", "people", "--set", "score=1", "--fields", "id", "--dry-run").ok()
+    shown = run_here("records", "create", "people", "--set", "score=1", "--fields", "id", "--dry-run").ok()
     assert shown.json()["body"] == {"data": {"score": 1}}
-    assert run_crmctl("api", "POST", "objects", "-f", "slug=x", "--fields", "id,slug", "--dry-run").ok().json()["method"] == "POST"
+    assert run_here("api", "POST", "objects", "-f", "slug=x", "--fields", "id,slug", "--dry-run").ok().json()["method"] == "POST"
 
 
 def test_a_query_that_does_not_fit_the_request_of_a_dry_run_is_an_error_without_a_traceback(crm: RunningService) -> None:
-    refused = run_crmctl("records", "create", "people", "--set", "score=1", "-q", "length(id)", "--dry-run").exits(2)
+    refused = run_here("records", "create", "people", "--set", "score=1", "-q", "length(id)", "--dry-run").exits(2)
     assert refused.error()["code"] == "bad_query"
     assert len(refused.err.splitlines()) == 1
 
@@ -145,17 +146,17 @@ SHOWN = [arguments for arguments, *_ in WRITES if arguments[0] != "api"]
 
 @pytest.mark.parametrize("arguments", [*SHOWN, ["workflows", "run", NIL], ["members", "role", NIL, "admin"], ["members", "remove", NIL]])
 def test_an_unknown_field_is_refused_before_the_write(crm: RunningService, arguments: list[str]) -> None:
-    refused = run_crmctl(*arguments, "--yes", "--fields", "nothing").exits(2)
+    refused = run_here(*arguments, "--yes", "--fields", "nothing").exits(2)
     assert refused.error()["code"] == "unknown_field"
     assert {verb for verb, _ in requests_of(crm)} <= {"GET"}
 
 
 @pytest.mark.parametrize(("option", "value"), [("--fields", "nothing"), ("--query", "length(nothing)")], ids=["fields", "query"])
 def test_a_result_that_cannot_be_shown_as_asked_tells_of_the_change(crm: RunningService, option: str, value: str) -> None:
-    refused = run_crmctl("api", "POST", "objects", "-f", "slug=boats", "-f", "singularName=Boat", "-f", "pluralName=Boats", option, value)
+    refused = run_here("api", "POST", "objects", "-f", "slug=boats", "-f", "singularName=Boat", "-f", "pluralName=Boats", option, value)
     assert refused.exits(2).error()["message"].endswith("; the change was made")
-    assert run_crmctl("objects", "get", "boats", "-q", "pluralName").ok().json() == "Boats"
-    read = run_crmctl("api", "GET", "objects", "-q", "length(nothing)").exits(2)
+    assert run_here("objects", "get", "boats", "-q", "pluralName").ok().json() == "Boats"
+    read = run_here("api", "GET", "objects", "-q", "length(nothing)").exits(2)
     assert "change" not in read.error()["message"]
 
 
@@ -163,9 +164,9 @@ def test_a_result_that_cannot_be_shown_as_asked_tells_of_the_change(crm: Running
 def test_a_result_without_room_tells_of_the_change(crm: RunningService) -> None:
     for command, told in ((["objects", "update", "boats", "--plural-name", "Ships"], True), (["objects", "get", "boats"], False)):
         if told:
-            run_crmctl("objects", "create", "--slug", "boats", "--singular-name", "Boat", "--plural-name", "Boats").ok()
+            run_here("objects", "create", "--slug", "boats", "--singular-name", "Boat", "--plural-name", "Boats").ok()
         with Path("/dev/full").open("w") as full:
             ended = subprocess.run([CRMCTL, *command], env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert ended.returncode == 2
         assert ("no space left on device; the change was made" in ended.stderr) is told
-    assert run_crmctl("objects", "get", "boats", "-q", "pluralName").ok().json() == "Ships"
+    assert run_here("objects", "get", "boats", "-q", "pluralName").ok().json() == "Ships"

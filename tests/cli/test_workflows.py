@@ -15,9 +15,10 @@ from crmctl.client.runs import Followed, RunFollower
 from crmctl.client.session import Session
 from crmctl.client.transport import HttpTransport
 from crmctl.config.credentials import Credential
-from tests.support.cli import expect_exit, run_crmctl, spawn
+from tests.support.cli import expect_exit, spawn
 from tests.support.clock import FakeClock
 from tests.support.fakecrm import KEY, Answer, FakeCrm, FakeRequest
+from tests.support.inprocess import run_here
 
 ID = "0b4e1d52-6a37-4a3f-9d5e-1f2a3b4c5d6e"
 OTHER = "1c5f2e63-7b48-4b40-8e6f-2a3b4c5d6e7f"
@@ -69,34 +70,34 @@ class Service(FakeCrm):
 
 def test_workflows_by_name_and_by_id() -> None:
     with Service([run_of("r1", 0)]) as fake:
-        assert run_crmctl("workflows", "get", NAME, env=fake.env).ok().json() == fake.workflow
-        assert run_crmctl("workflows", "list", "-o", "ids", env=fake.env).ok().out.split() == [ID, OTHER]
-        assert run_crmctl("workflows", "runs", ID, env=fake.env).ok().json() == fake.runs
-        assert "Greet new people" in run_crmctl("workflows", "runs", "greet new", env=fake.env).exits(3).error()["hint"]
+        assert run_here("workflows", "get", NAME, env=fake.env).ok().json() == fake.workflow
+        assert run_here("workflows", "list", "-o", "ids", env=fake.env).ok().out.split() == [ID, OTHER]
+        assert run_here("workflows", "runs", ID, env=fake.env).ok().json() == fake.runs
+        assert "Greet new people" in run_here("workflows", "runs", "greet new", env=fake.env).exits(3).error()["hint"]
         fake.workflow["name"] = "Other"
-        assert run_crmctl("workflows", "run", "Other", env=fake.env).exits(2).error()["details"] == {"ids": [ID, OTHER]}
+        assert run_here("workflows", "run", "Other", env=fake.env).exits(2).error()["details"] == {"ids": [ID, OTHER]}
         assert fake.of(RUN) == []
 
 
 def test_run_sends_the_given_data() -> None:
     with Service() as fake:
-        started = run_crmctl("workflows", "run", NAME, "--data", '{"a": 1.50}', env=fake.env).ok()
+        started = run_here("workflows", "run", NAME, "--data", '{"a": 1.50}', env=fake.env).ok()
         assert started.json() == {"message": "Workflow run started", "workflowId": ID, "workflowName": NAME}
-        run_crmctl("workflows", "run", ID, "--data", "-", input='{"b": 2}', env=fake.env).ok()
-        run_crmctl("workflows", "run", ID, env=fake.env).ok()
+        run_here("workflows", "run", ID, "--data", "-", input='{"b": 2}', env=fake.env).ok()
+        run_here("workflows", "run", ID, env=fake.env).ok()
         assert [asked.body for asked in fake.of(RUN)][2] == b""
         assert [asked.json for asked in fake.of(RUN)[:2]] == [{"data": {"a": 1.5}}, {"data": {"b": 2}}]
         assert fake.of(RUNS) == []
-        run_crmctl("workflows", "run", ID, "--data", "[1]", env=fake.env).exits(2)
+        run_here("workflows", "run", ID, "--data", "[1]", env=fake.env).exits(2)
         fake.routes[RUN] = lambda asked: Answer(202)
-        assert run_crmctl("workflows", "run", NAME, env=fake.env).ok().json() == {"workflowId": ID, "workflowName": NAME}
+        assert run_here("workflows", "run", NAME, env=fake.env).ok().json() == {"workflowId": ID, "workflowName": NAME}
 
 
 @pytest.mark.parametrize("words", [[NAME], [NAME, "--wait"], [ID, "--wait"], [NAME, "--dry-run"]])
 def test_a_disabled_workflow_is_refused_before_anything_starts(words: list[str]) -> None:
     with Service() as fake:
         fake.workflow["enabled"] = False
-        refused = run_crmctl("workflows", "run", *words, env=fake.env).exits(9)
+        refused = run_here("workflows", "run", *words, env=fake.env).exits(9)
         assert refused.error()["code"] == "workflow_disabled"
         assert fake.of(RUN) == []
 
@@ -106,13 +107,13 @@ def test_the_refusal_of_the_service_is_passed_on(status: int, code: int) -> None
     with Service() as fake:
         fake.routes[RUN] = lambda asked: Answer(status, {"error": "workflow_disabled", "message": "The workflow is disabled"})
         for words in ([ID], [NAME, "--wait"]):
-            refused = run_crmctl("workflows", "run", *words, env=fake.env).exits(code)
+            refused = run_here("workflows", "run", *words, env=fake.env).exits(code)
             assert (refused.error()["code"], refused.error()["message"]) == ("workflow_disabled", "The workflow is disabled")
 
 
 @pytest.mark.parametrize("words", [["--wait-timeout", "5"], ["--wait", "--wait-timeout", "-1"]])
 def test_a_wait_timeout_that_makes_no_sense(words: list[str]) -> None:
-    run_crmctl("workflows", "run", NAME, *words).exits(2)
+    run_here("workflows", "run", NAME, *words).exits(2)
 
 
 def test_waiting_ends_with_the_run() -> None:
@@ -122,7 +123,7 @@ def test_waiting_ends_with_the_run() -> None:
         runs[0]["status"] = ["queued", "running", "completed"][min(look, 2)]
 
     with Service([run_of("old", time.time() - 60)], after=after) as fake:
-        waited = run_crmctl("workflows", "run", NAME, "--wait", env=fake.env).ok()
+        waited = run_here("workflows", "run", NAME, "--wait", env=fake.env).ok()
         assert (waited.json()["id"], waited.json()["status"]) == ("mine", "completed")
         assert waited.err == ""
         assert len(fake.of(RUN)) == 1
@@ -134,7 +135,7 @@ def test_a_run_that_failed_is_shown_and_is_exit_7() -> None:
         runs[:] = [run_of("mine", time.time(), "failed", error="no such address")]
 
     with Service(after=after) as fake:
-        failed = run_crmctl("workflows", "run", ID, "--wait", env=fake.env).exits(7)
+        failed = run_here("workflows", "run", ID, "--wait", env=fake.env).exits(7)
         assert failed.json()["id"] == "mine"
         assert failed.error()["code"] == "run_failed"
         assert "no such address" in failed.error()["message"]
@@ -145,7 +146,7 @@ def test_a_wait_that_runs_out_is_exit_8() -> None:
         runs[:] = [run_of("mine", time.time(), "some new word")]
 
     with Service(after=after) as fake:
-        pending = run_crmctl("workflows", "run", NAME, "--wait", "--wait-timeout", "1", env=fake.env).exits(8)
+        pending = run_here("workflows", "run", NAME, "--wait", "--wait-timeout", "1", env=fake.env).exits(8)
         assert pending.out == ""
         assert "some new word after 1 s" in pending.error()["message"]
         assert pending.error()["details"]["runs"][0]["id"] == "mine"
@@ -164,7 +165,7 @@ def test_a_person_sees_how_things_stand() -> None:
 
 def test_a_dry_run_shows_the_start_alone() -> None:
     with Service() as fake:
-        shown = run_crmctl("workflows", "run", NAME, "--wait", "--data", '{"a": 1}', "--dry-run", env=fake.env).ok().json()
+        shown = run_here("workflows", "run", NAME, "--wait", "--data", '{"a": 1}', "--dry-run", env=fake.env).ok().json()
         assert shown == {"dryRun": True, "method": "POST", "path": f"/api/v1/workflows/{ID}/run", "body": {"data": {"a": 1}}}
         assert fake.of(RUN) == []
 
@@ -172,7 +173,7 @@ def test_a_dry_run_shows_the_start_alone() -> None:
 def test_a_key_that_cannot_read_runs_starts_nothing() -> None:
     with Service() as fake:
         fake.routes[RUNS] = lambda asked: Answer(403, {"error": "insufficient_scope", "message": "needs workflows:read"})
-        assert run_crmctl("workflows", "run", NAME, "--wait", env=fake.env).exits(4).error()["requiredScope"] == "workflows:read"
+        assert run_here("workflows", "run", NAME, "--wait", env=fake.env).exits(4).error()["requiredScope"] == "workflows:read"
         assert fake.of(RUN) == []
 
 

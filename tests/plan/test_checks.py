@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from crmctl.values.attribute_types import TYPES
-from tests.support.cli import CRMCTL, Result, environment, run_crmctl
+from tests.support.cli import CRMCTL, Result, environment
 from tests.support.fakecrm import Answer, FakeCrm, FakeRequest
+from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import RunningService, running_service
 
@@ -62,7 +63,7 @@ def write(text: str, name: str = "all.yaml") -> None:
 
 
 def check(*options: str) -> Result:
-    return run_crmctl("check", *options, "-o", "json")
+    return run_here("check", *options, "-o", "json")
 
 
 def make(service: RunningService, slug: str, attributes: list[dict[str, Any]]) -> tuple[str, Any]:
@@ -108,7 +109,7 @@ def test_every_attribute_type_in_every_kind(service: RunningService) -> None:
     lines += "- {name: part, object: things, unique: [a_address.city, a_name.first]}\n"
     lines += "- {name: sql, object: things, sql: \"SELECT id FROM things WHERE a_text = 'other'\"}\n"
     write(lines)
-    run_crmctl("mirror", "sync").ok()
+    run_here("mirror", "sync").ok()
     results = check("--no-sync").exits(11).json()
     expected |= {"refs": set(), "fresh": set(), "part": {first, third}, "sql": {second}}
     assert {each["name"]: set(each["ids"]) for each in results} == expected
@@ -143,14 +144,14 @@ def test_a_failing_check_its_files_its_trend_and_its_repair(service: RunningServ
     failing = Path(results["unique-codes"]["file"])
     with failing.open(newline="") as file:
         assert {row["id"] for row in csv.DictReader(file)} == set(bad)
-    run_crmctl("bulk", "update", "members_of_club", "--ids", failing, "--set", "state=ok", "--yes").ok()
+    run_here("bulk", "update", "members_of_club", "--ids", failing, "--set", "state=ok", "--yes").ok()
     assert check("--select", "states").ok().json()[0]["trend"] == [2, 0]
     for record_id in bad[:1]:
-        run_crmctl("records", "update", "members_of_club", record_id, "--set", "code=z").ok()
+        run_here("records", "update", "members_of_club", record_id, "--set", "code=z").ok()
     passed = check().ok().json()
     assert [each["trend"] for each in passed] == [[2, 0], [2, 0, 0], [2, 0]]
     assert not failing.exists()
-    out = run_crmctl("check", "--report", "github=-", "--no-sync").ok().out
+    out = run_here("check", "--report", "github=-", "--no-sync").ok().out
     assert out == ""
 
 
@@ -204,11 +205,11 @@ def test_references_to_missing_records_fail_and_newer_ones_wait(service: Running
     dangling = create({"company": gone})
     create({})
     service.client.delete(f"/api/v1/objects/{companies}/records/{gone}").raise_for_status()
-    made = run_crmctl("records", "get", "employed", dangling, "-q", "updatedAt", "-o", "ids").ok().out[:19]
+    made = run_here("records", "get", "employed", dangling, "-q", "updatedAt", "-o", "ids").ok().out[:19]
     # The moment of a sync has the precision of a second.
-    wait_until(lambda: run_crmctl("mirror", "sync", "companies", "-q", "[0].asOf", "-o", "ids").ok().out[:19] > made)
+    wait_until(lambda: run_here("mirror", "sync", "companies", "-q", "[0].asOf", "-o", "ids").ok().out[:19] > made)
     create({"company": found("New")})
-    run_crmctl("mirror", "sync", "employed").ok()
+    run_here("mirror", "sync", "employed").ok()
     write("- {name: a, object: employed, references: [company]}\n")
     assert check("--no-sync").exits(11).json()[0]["ids"] == [dangling]
     assert check().exits(11).json()[0]["ids"] == [dangling]
@@ -222,10 +223,10 @@ def test_conditions_on_referenced_records_read_the_mirror_only(service: RunningS
     initech = service.client.post(f"/api/v1/objects/{companies}/records", json=body).json()["id"]
     theirs = create({"company": initech})
     create({})
-    run_crmctl("mirror", "sync", "staff").ok()
+    run_here("mirror", "sync", "staff").ok()
     write("- {name: a, object: staff, filter: company.domain=initech.com}\n- {name: b, object: staff, filter: company=Initech}\n")
     assert check("--no-sync").exits(3).error()["hint"] == f"crmctl mirror sync {companies} adds it"
-    run_crmctl("mirror", "sync", "companies").ok()
+    run_here("mirror", "sync", "companies").ok()
     before = len(service.log)
     assert [each["ids"] for each in check("--no-sync").exits(11).json()] == [[theirs], [theirs]]
     assert len(service.log) == before
@@ -234,7 +235,7 @@ def test_conditions_on_referenced_records_read_the_mirror_only(service: RunningS
 def test_a_pattern_obeys_the_time_limit(service: RunningService) -> None:
     _, create = make(service, "endless", [{"slug": "code", "type": "text"}])
     create({"code": "a" * 60})
-    run_crmctl("mirror", "sync", "endless").ok()
+    run_here("mirror", "sync", "endless").ok()
     write("- {name: a, object: endless, matches: {attribute: code, pattern: (a+)+b}}\n")
     stopped = check("--no-sync", "--timeout", "0.5").exits(8)
     assert stopped.error()["message"] == "checks/all.yaml, line 2: the pattern took longer than 0.5 s"
@@ -303,7 +304,7 @@ def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service
     ],
 )
 def test_a_check_of_data_missing_from_the_mirror_is_named(rule: str, code: int, said: str) -> None:
-    run_crmctl("mirror", "sync", "people", "companies", "--exclude", "people.phone").ok()
+    run_here("mirror", "sync", "people", "companies", "--exclude", "people.phone").ok()
     write(f"- {{name: a, {rule}}}\n")
     refused = check("--no-sync").exits(code)
     assert said in refused.error()["message"], refused.err
@@ -335,9 +336,9 @@ def test_without_a_mirror_no_sync_is_refused() -> None:
 
 def suggest(*objects: str) -> None:
     """Write the checks proposed for these objects, without those of other tests."""
-    run_crmctl("mirror", "sync", *objects).ok()
+    run_here("mirror", "sync", *objects).ok()
     Path("checks").mkdir()
-    Path("checks/all.yaml").write_text(run_crmctl("check", "--suggest").ok().out)
+    Path("checks/all.yaml").write_text(run_here("check", "--suggest").ok().out)
 
 
 def test_suggestions_hold(service: RunningService) -> None:
@@ -393,11 +394,11 @@ def test_a_monitor_learns_of_start_and_exit_code(monitor: tuple[str, list[str]])
     url, paths = monitor
     write("- {name: a, sql: SELECT 1}\n")
     check("--ping", url).exits(11)
-    run_crmctl("mirror", "sync", "--ping", url).ok()
-    run_crmctl("org", "pull", "crm", "--ping", url).ok()
-    run_crmctl("org", "verify", "crm", "--ping", url).ok()
+    run_here("mirror", "sync", "--ping", url).ok()
+    run_here("org", "pull", "crm", "--ping", url).ok()
+    run_here("org", "verify", "crm", "--ping", url).ok()
     Path("people.csv").write_text("email\nnobody\n")
-    run_crmctl("bulk", "import", "people", "people.csv", "--ping", f"{url}/").exits(9)
+    run_here("bulk", "import", "people", "people.csv", "--ping", f"{url}/").exits(9)
     words = [path.removeprefix("/ping/1/") for path in paths]
     assert words == ["start", "11", *["start", "0"] * 3, "start", "9"]
     paths.clear()
@@ -425,10 +426,10 @@ def test_a_monitor_learns_that_sigterm_ended_a_command(monitor: tuple[str, list[
 
 def test_a_monitor_that_is_away_changes_nothing() -> None:
     write("- {name: a, sql: SELECT 1 WHERE 0}\n")
-    done = run_crmctl("check", "--ping", "http://127.0.0.1:9/x").ok()
+    done = run_here("check", "--ping", "http://127.0.0.1:9/x").ok()
     assert "the monitor did not get --ping start" in done.err
 
 
 def test_scheduling_is_explained() -> None:
-    page = run_crmctl("help", "scheduling").ok().out
+    page = run_here("help", "scheduling").ok().out
     assert all(word in page for word in ("systemd", "OnCalendar=", "cron", "GitHub", "GitLab", "CRMCTL_STATE_DIR"))

@@ -34,7 +34,7 @@ from crmctl.values.composites import check_fields, parse_assignments
 from crmctl.write.effect import StepStanding, standing
 from tests.cli.conftest import crm, service  # noqa: F401 - fixtures
 from tests.support.bulkfiles import attribute
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService
 
 SCORE, AMOUNT = attribute("score", "number"), attribute("amount", "currency")
@@ -159,13 +159,13 @@ def test_a_number_that_cannot_be_sent_is_refused(text: str, form: str) -> None:
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 def test_text_without_a_number_is_refused_on_every_path(crm: RunningService, text: str) -> None:  # noqa: F811
-    run_crmctl("records", "create", "people", "--set", f"score={text}").exits(9)
-    run_crmctl("records", "create", "people", "--set", f"score:={text}").exits(2)
-    run_crmctl("records", "create", "people", "--data", f'{{"score": {text}}}').exits(2)
+    run_here("records", "create", "people", "--set", f"score={text}").exits(9)
+    run_here("records", "create", "people", "--set", f"score:={text}").exits(2)
+    run_here("records", "create", "people", "--data", f'{{"score": {text}}}').exits(2)
     for name, content in (("a.csv", f"score\n{text}\n"), ("a.jsonl", f'{{"score": {text}}}\n')):
         Path(name).write_text(content)
-        run_crmctl("bulk", "import", "people", name).exits(9)
-    assert run_crmctl("records", "count", "people").ok().json() == {"count": 0}
+        run_here("bulk", "import", "people", name).exits(9)
+    assert run_here("records", "count", "people").ok().json() == {"count": 0}
 
 
 def test_a_number_beyond_range_is_named_with_its_place_before_anything_is_sent(crm: RunningService) -> None:  # noqa: F811
@@ -173,22 +173,22 @@ def test_a_number_beyond_range_is_named_with_its_place_before_anything_is_sent(c
     Path("a.jsonl").write_text('{"email": "a@x.com", "score": 1}\n{"email": "b@x.com", "score": 1e999}\n')
     Path("b.jsonl").write_text('{"name": "a"}\n{"name": "b", "amount": {"amount": -1e400, "currency": "EUR"}}\n')
     for name, line, column in (("a.csv", 3, "score"), ("a.jsonl", 2, "score")):
-        (finding,) = run_crmctl("bulk", "import", "people", name).exits(9).error()["details"]["findings"]
+        (finding,) = run_here("bulk", "import", "people", name).exits(9).error()["details"]["findings"]
         assert (finding["line"], finding["column"], finding["code"]) == (line, column, "invalid_number")
-    (finding,) = run_crmctl("bulk", "import", "deals", "b.jsonl").exits(9).error()["details"]["findings"]
+    (finding,) = run_here("bulk", "import", "deals", "b.jsonl").exits(9).error()["details"]["findings"]
     assert (finding["line"], finding["column"]) == (2, "amount")
     for options in (["--set", "score=1e999"], ["--set", "score:=1e999"], ["--data", '{"score": 1e999}']):
-        assert "score" in run_crmctl("records", "create", "people", *options).exits(9).error()["message"]
-    assert run_crmctl("records", "count", "people").ok().json() == {"count": 0}
+        assert "score" in run_here("records", "create", "people", *options).exits(9).error()["message"]
+    assert run_here("records", "count", "people").ok().json() == {"count": 0}
     for options in (["--set", 'meta:={"a": 1, "a": 2}'], ["--data", '{"score": 1, "score": 2}']):
-        run_crmctl("records", "create", "people", *options).exits(2)
+        run_here("records", "create", "people", *options).exits(2)
 
 
 def test_big_numbers_survive_an_import_an_update_a_plan_and_its_undo(crm: RunningService) -> None:  # noqa: F811
     numbers = ["9007199254740993", "9007199254740992", "-9007199254740993", "1" * 309, "7" * 999, "0." + "3" * 900, "123456789012345678.5"]
 
     def there() -> list[str]:
-        run_crmctl("bulk", "export", "people", "-O", "out.jsonl", "--yes").ok()
+        run_here("bulk", "export", "people", "-O", "out.jsonl", "--yes").ok()
         found = {record["email"]: record["score"] for record in map(_record, Path("out.jsonl").read_text().splitlines())}
         return [found[f"p{place}@x.com"] for place in range(len(numbers))]
 
@@ -196,16 +196,16 @@ def test_big_numbers_survive_an_import_an_update_a_plan_and_its_undo(crm: Runnin
         Path("a.csv").write_text("email,score\n" + "".join(f"p{place}@x.com,{value}\n" for place, value in enumerate(values)))
 
     file(numbers)
-    run_crmctl("bulk", "import", "people", "a.csv").ok()
+    run_here("bulk", "import", "people", "a.csv").ok()
     assert [Decimal(value) for value in there()] == [Decimal(value) for value in numbers]
-    assert run_crmctl("bulk", "import", "people", "a.csv", "--key", "email").ok().json()["unchanged"] == len(numbers)
+    assert run_here("bulk", "import", "people", "a.csv", "--key", "email").ok().json()["unchanged"] == len(numbers)
     changed = [f"{value[:-1]}{(int(value[-1]) + 1) % 10}" for value in numbers]
     file(changed)
-    run_crmctl("bulk", "import", "people", "a.csv", "--key", "email", "--plan", "a.plan").ok()
-    job = run_crmctl("bulk", "apply", "a.plan").ok().json()
+    run_here("bulk", "import", "people", "a.csv", "--key", "email", "--plan", "a.plan").ok()
+    job = run_here("bulk", "apply", "a.plan").ok().json()
     assert job["updated"] == len(numbers)
     assert [Decimal(value) for value in there()] == [Decimal(value) for value in changed]
-    run_crmctl("bulk", "undo", job["job"], "--yes").ok()
+    run_here("bulk", "undo", job["job"], "--yes").ok()
     assert [Decimal(value) for value in there()] == [Decimal(value) for value in numbers]
 
 

@@ -1,4 +1,4 @@
-"""Run the installed `crmctl` as a process in the isolated environment of the test. Tests use no other way."""
+"""Run the installed `crmctl` as a process in the isolated environment of the test; `inprocess` runs commands without a process."""
 
 from __future__ import annotations
 
