@@ -13,7 +13,7 @@ export PYTHON
 # A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test coverage lint types contracts check generated requirements bench screenshots dist lint-release release sbom site clean
+.PHONY: help install demo test campaigns coverage lint types contracts check generated requirements bench screenshots dist lint-release release sbom site clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -21,12 +21,15 @@ help: ## List the targets
 demo: $(PROGRAM) ## Watch crmctl work on a throw-away service
 	@$(BIN)/crmctl demo $(ARGS)
 
-test: install ## Run the tests (ARGS='tests/cli -k help' runs some of them)
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
+test: install ## Run the tests except campaigns (ARGS='tests/cli -k help' runs some of them)
+	$(BIN)/python -m pytest -m "not campaign" --numprocesses=auto --dist=worksteal $(ARGS)
 
-coverage: install ## Run the tests and print uncovered lines; fails below FLOOR percent
+campaigns: install ## Run the tests that `make test` leaves out: random plays, kills, large files, browser tours
+	$(BIN)/python -m pytest -m campaign --numprocesses=auto --dist=worksteal $(ARGS)
+
+coverage: install ## Run `make test` and print uncovered lines; fails below FLOOR percent
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest --numprocesses=auto --dist=worksteal $(ARGS)
+	$(BIN)/python -m coverage run -m pytest -m "not campaign" --numprocesses=auto --dist=worksteal $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --fail-under=$(FLOOR)
 

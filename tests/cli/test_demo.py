@@ -32,7 +32,7 @@ SHOWN = [
 ]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_the_demonstration_on_a_terminal(tmp_path: Path) -> None:
     env = {"TMPDIR": str(tmp_path), "CRMCTL_API_KEY": "crs_mine", "CRMCTL_READ_ONLY": "1"}
     code, printed = expect_exit(spawn("demo", env=env, columns=100, timeout=PATIENCE))

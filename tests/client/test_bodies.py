@@ -101,6 +101,7 @@ def ask(origin: str, **env: str) -> tuple[int, str, int]:
     return code, run.stderr, used
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("answer", "most"), [(stated, 160), (streamed, 280), (bomb, 280), (nested, 160)])
 def test_an_answer_of_300_mb_is_an_error_with_its_bound_and_costs_no_300_mb(answer: Callable[[], Iterator[bytes]], most: int) -> None:
     packed(2 if answer is nested else 1)  # on a busy machine that takes longer than the client waits

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from crmctl.service.store import objects
 from crmctl.service.store.engine import open_engine
@@ -145,6 +146,7 @@ def wait_until_settled(database: str) -> None:
         engine.write(hold)
 
 
+@pytest.mark.campaign
 def test_kills_lose_no_acknowledged_write_and_leave_none_half_done(tmp_path: Path, database: str) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown only when the test fails

@@ -34,6 +34,7 @@ expected-statuses = ["2xx", "400", "403", "404", "409", "412"]
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.long
 def test_schemathesis_finds_no_contradiction(tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"

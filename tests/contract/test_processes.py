@@ -242,6 +242,7 @@ def check_schedule(fleet: Fleet) -> None:
     assert fleet.engine.read(lambda tx: tx.all("SELECT count(*) FROM activity WHERE title = 'Tick'")) == [(len(runs),)]
 
 
+@pytest.mark.campaign
 @pytest.mark.long
 def test_killing_two_of_four_processes_loses_and_repeats_nothing(fleet: Fleet) -> None:
     overlaps, stop = Overlaps(), threading.Event()

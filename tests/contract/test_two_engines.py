@@ -80,6 +80,7 @@ def fill(pair: Pair) -> int:
     return sum(answer.startswith("201") for answer in answers)
 
 
+@pytest.mark.campaign
 def test_both_engines_treat_odd_values_alike(pair: Pair) -> None:
     made = fill(pair)
     assert 60 < made < 130

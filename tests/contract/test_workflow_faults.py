@@ -17,6 +17,7 @@ from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflows import LeaseLostError
 from crmctl.service.workflows.run_executor import Runs, Schedules
+from tests.support.campaigns import rest_in_campaigns
 from tests.support.clock import FakeClock
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService
@@ -46,7 +47,10 @@ def run_until_killed(work: Machinery, database: str, transaction: int) -> None:
 
 
 # After the last transaction nothing is killed. Only an interrupted call depends on `repeat`.
-@pytest.mark.parametrize(("transaction", "repeat"), [*((number, False) for number in range(1, WRITES + 2)), (CALLED, True)])
+KILLS = [(CALLED, False), (CALLED, True), *((number, False) for number in range(1, WRITES + 2) if number != CALLED)]
+
+
+@pytest.mark.parametrize(("transaction", "repeat"), rest_in_campaigns(KILLS, 2))
 def test_kills_lose_no_run_and_repeat_no_step_silently(work: Machinery, database: str, transaction: int, repeat: bool) -> None:
     with Receiver() as receiver:
         [workflow] = work.load(

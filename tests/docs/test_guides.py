@@ -51,6 +51,7 @@ def test_first_import(shell: pexpect.spawn, service: RunningService) -> None:
     assert (people["Johnson"]["birthday"], people["Lovelace"]["status"]) == ("1918-08-26", "customer")
 
 
+@pytest.mark.campaign
 def test_every_day(shell: pexpect.spawn, service: RunningService) -> None:
     follow(shell, read_page("docs/guides/everyday.md"))
     [ada] = [each["data"] for each in records_of(service, "people") if each["data"]["email"] == "ada@acme.com"]

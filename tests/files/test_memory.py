@@ -56,6 +56,7 @@ def write(path: Path, rows: int) -> Path:
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("program", "suffix", "rows"), [(READ, "csv", 150_000), (READ, "json", 100_000), (READ, "jsonl", 100_000), (VALIDATE, "csv", 50_000)]
 )

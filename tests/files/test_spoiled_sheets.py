@@ -19,6 +19,7 @@ SEEDS = 300
 """benchmarks/results/spoiled_sheets.md has a run of thousands."""
 
 
+@pytest.mark.campaign
 def test_nothing_is_ever_silently_changed(tmp_path):
     done, totals, found = Counter(), Counter(), {}
     for seed in range(SEEDS):

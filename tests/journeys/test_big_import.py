@@ -42,6 +42,7 @@ def use(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRMCTL_API_KEY", service.key)
 
 
+@pytest.mark.campaign
 def test_thousands_of_rows_come_back_cell_by_cell(unlimited: RunningService) -> None:
     _, person = make_object(unlimited)
     written = write_csv(Path("contacts.csv"), ROWS, person)
@@ -53,6 +54,7 @@ def test_thousands_of_rows_come_back_cell_by_cell(unlimited: RunningService) -> 
     assert differences(written, Path("out.csv")) == []
 
 
+@pytest.mark.campaign
 @pytest.mark.long
 def test_two_imports_of_every_type_at_a_tight_limit_are_never_refused(limited: RunningService) -> None:
     """benchmarks/pace.py measures the time: for such rows a busy machine needs longer than the limit."""
@@ -73,6 +75,7 @@ def write_titles(path: Path, rows: int) -> None:
         file.writelines(f"{path.stem} {number}\n" for number in range(rows))
 
 
+@pytest.mark.campaign
 @pytest.mark.long
 def test_two_imports_at_once_share_the_limit(limited: RunningService) -> None:
     identity, _ = make_object(limited)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from benchmarks import nightly_requests as nightly
 
 
+@pytest.mark.campaign
 def test_a_nightly_import_reads_nothing_twice(tmp_path: Path) -> None:
     context, ids = nightly.filled(tmp_path, 5000)
     nightly.first_syncs(context, ids)

@@ -26,6 +26,7 @@ from crmctl.write import effect, in_flight
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from crmctl.write.journal import Journal
 from tests.support.bulkjobs import Silent
+from tests.support.campaigns import rest_in_campaigns
 from tests.support.inprocess import run_here
 from tests.support.mishaps import STEPS, Mishaps, killed_at
 from tests.support.outcomes import error_of
@@ -71,7 +72,7 @@ def test_a_deletion_is_in_a_private_file_and_comes_back_once(client: Client, tmp
     assert (again.found, again.done, held(client)) == (0, COUNT, before)
 
 
-@pytest.mark.parametrize(("number", "fault"), [(0, "before"), (1, "after"), (0, 500), (0, 404)])
+@pytest.mark.parametrize(("number", "fault"), rest_in_campaigns([(1, "after"), (0, 404), (0, "before"), (0, 500)], 2))
 def test_a_lost_request_deletes_the_rest_all_the_same(client: Client, number: int, fault: str | int) -> None:
     before = people(client)
     Mishaps(client, {number: fault})
@@ -247,7 +248,7 @@ def test_records_silently_kept_are_not_called_undone(client: Client, stubborn: s
     assert (again.left, held(client)) == ({}, [])
 
 
-@pytest.mark.parametrize(("step", "count"), [*((step, 1) for step in STEPS), ("after begin", 2)])
+@pytest.mark.parametrize(("step", "count"), rest_in_campaigns([*((step, 1) for step in STEPS), ("after begin", 2)]))
 def test_a_process_that_dies_goes_on_or_is_taken_back(service: RunningService, client: Client, step: str, count: int) -> None:
     before = people(client)
     with killed_at(step, count):

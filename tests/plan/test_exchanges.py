@@ -81,6 +81,7 @@ def test_a_value_that_two_groups_get_is_refused_for_the_second(app_crm: Crm, tmp
     assert trade.refused() == ["group 1 gets the email new@x.com too"]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(12))
 def test_random_small_plans_end_as_they_began(app_crm: Crm, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -45,6 +45,7 @@ def crashes(act: Callable[[], Any], at: int) -> bool:
     return False
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("undoing", [False, True])
 def test_a_crash_at_any_write_of_the_journal(app_crm: Crm, tmp_path: Path, undoing: bool) -> None:
     for at in count(1, 3):

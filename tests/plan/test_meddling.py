@@ -24,6 +24,7 @@ from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.steps import MERGE_ORDER
 from tests.support.answeringapp import ORIGIN
+from tests.support.campaigns import rest_in_campaigns
 from tests.support.merges import CrashingService, MergeContext, World, apply, unmerge
 from tests.support.outcomes import error_of
 
@@ -92,7 +93,7 @@ def nothing_dangles(world: World) -> None:
     assert {link["recordId"] for activity in world.activities() for link in activity.wire["linkedRecords"]} <= there
 
 
-@pytest.mark.parametrize("deed", ["edit", "delete", "refer"])
+@pytest.mark.parametrize("deed", rest_in_campaigns(["edit", "delete", "refer"]))
 def test_another_client_at_every_write_of_a_merge(app_crm: Crm, tmp_path: Path, deed: str) -> None:
     for at in count(1):
         context, world, merges, path = world_of(app_crm, tmp_path)
@@ -118,6 +119,7 @@ def test_another_client_at_every_write_of_a_merge(app_crm: Crm, tmp_path: Path, 
         world.remove()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("deed", ["edit_survivor", "delete_survivor", "delete_ticket"])
 def test_another_client_at_every_second_write_of_an_undo(app_crm: Crm, tmp_path: Path, deed: str) -> None:
     for at in count(1, 2):
@@ -162,7 +164,7 @@ class Counting:
         return self._crm.list_records(object_id, **options)
 
 
-@pytest.mark.parametrize("heeds", [True, False])
+@pytest.mark.parametrize("heeds", rest_in_campaigns([True, False]))
 def test_few_losers_are_looked_up_without_missing_a_reference(app_crm: Crm, tmp_path: Path, heeds: bool) -> None:
     context, world, merges, path = world_of(app_crm, tmp_path)
     somebody = merges[0].survivor

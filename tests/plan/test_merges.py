@@ -109,6 +109,7 @@ def when(at: int) -> str:
     return "before" if at % 2 else "after"
 
 
+@pytest.mark.campaign
 def test_a_crash_at_any_write_of_a_merge_loses_nothing(service: RunningService, tmp_path: Path) -> None:
     for at in count(1):
         with Case(service, tmp_path, seed=ALL_KINDS) as case:
@@ -120,6 +121,7 @@ def test_a_crash_at_any_write_of_a_merge_loses_nothing(service: RunningService, 
             case.undone()
 
 
+@pytest.mark.campaign
 def test_a_crash_at_any_write_of_an_undo_loses_and_doubles_nothing(service: RunningService, tmp_path: Path) -> None:
     for at in count(1):
         with Case(service, tmp_path, seed=ALL_KINDS) as case:

@@ -27,6 +27,7 @@ from crmctl.read.export_passes import GatherState, Increments, Staging
 from crmctl.values.filters import Condition
 from crmctl.values.moments import MICROS, to_timestamp
 from tests.support.bulkcontext import QuietContext
+from tests.support.campaigns import rest_in_campaigns
 from tests.support.clock import FakeClock
 
 LOOKBACK = 60
@@ -126,7 +127,7 @@ def whole(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", rest_in_campaigns(range(2)))
 def test_nothing_is_missed_and_nothing_comes_twice(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "SETTLE", 2.0)
     monkeypatch.setattr(gathering, "LOOKBACK", LOOKBACK)

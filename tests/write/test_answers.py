@@ -12,6 +12,7 @@ from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import surplus_records
 from tests.support.answerruns import ALTERATIONS, ANSWERS, AnswerPlay, play
 from tests.support.bulkjobs import Silent, new_journal, prepared, run
+from tests.support.campaigns import rest_in_campaigns
 from tests.support.clock import FakeClock
 from tests.support.faultruns import MovingClock, client_of
 from tests.support.faultservice import Fault, FaultService, Habits
@@ -24,8 +25,8 @@ def test_rows_that_differ_in_capitals_keep_their_own_records(number: int) -> Non
     assert outcome.is_right, outcome
 
 
-@pytest.mark.parametrize("answer", [name for name in ANSWERS if name.startswith(("no answer", "503"))])
-@pytest.mark.parametrize("altered", [None, 7])
+@pytest.mark.parametrize("answer", rest_in_campaigns([name for name in ANSWERS if name.startswith(("no answer", "503"))], 2))
+@pytest.mark.parametrize("altered", rest_in_campaigns([7, None]))
 def test_rows_that_the_service_altered_are_not_sent_again(answer: str, altered: int | None) -> None:
     """An altered row is not recognised by what was sent: a new record that nothing explains may be it."""
     in_doubt = 0
@@ -52,7 +53,7 @@ def test_a_partly_refused_batch_confirms_its_accepted_rows() -> None:
 
 
 @pytest.mark.parametrize("answer", [*ANSWERS])
-@pytest.mark.parametrize("recognition", ["content", "unique"])
+@pytest.mark.parametrize("recognition", rest_in_campaigns(["content", "unique"]))
 def test_a_wrong_answer_is_found_out_before_the_job_ends(answer: str, recognition: str) -> None:
     """The final comparison matches records with rows: exit 0 only if every row exists once."""
     for number in (1, 4):
@@ -249,13 +250,14 @@ SEVERAL_PAGES = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("told", SEVERAL_PAGES.values(), ids=SEVERAL_PAGES.keys())
 def test_copies_are_found_behind_the_newest_page(told: AnswerPlay) -> None:
     outcome = play(told)
     assert (outcome.is_right, outcome.duplicates) == (True, told.batch), outcome
 
 
-@pytest.mark.parametrize("told", TWINS.values(), ids=TWINS.keys())
+@pytest.mark.parametrize("told", rest_in_campaigns(TWINS.values(), 3), ids=TWINS.keys())
 def test_the_service_shows_which_twin_a_record_is_although_it_alters_values(told: AnswerPlay) -> None:
     outcome = play(told)
     assert outcome.is_right, outcome
@@ -333,7 +335,7 @@ def test_a_clean_job_reads_twice_or_without_totals_three_times(tmp_path: Path, t
     assert (service.reads, service.writes, progress.notes) == (reads, 30, [])
 
 
-@pytest.mark.parametrize("applies", ["no", "half"])
+@pytest.mark.parametrize("applies", rest_in_campaigns(["no", "half"]))
 @pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])
 def test_a_lost_early_request_costs_two_announced_readings_of_later_records(tmp_path: Path, applies: str, total: bool) -> None:
     """Looks before the settle time read few pages: with every later batch, the rows are further down.

@@ -11,6 +11,7 @@ from crmctl.client.transport import Request, Response
 from crmctl.errors import PartialError
 from crmctl.write.database import RowState
 from tests.support.answerruns import ALTERATIONS, ANSWERS
+from tests.support.campaigns import rest_in_campaigns
 from tests.support.changeruns import Stage, play_change, small_batches
 from tests.support.changingservice import COMPANIES, PEOPLE, ROWS, ChangePlay, data_of
 from tests.support.mishaps import killed_at
@@ -217,7 +218,7 @@ PLAYS = {
 }
 
 
-@pytest.mark.parametrize("told", PLAYS.values(), ids=PLAYS.keys())
+@pytest.mark.parametrize("told", rest_in_campaigns(PLAYS.values(), 6), ids=PLAYS.keys())
 def test_what_a_play_once_showed(told: ChangePlay) -> None:
     outcome = play_change(told)
     assert outcome.is_right, outcome
@@ -280,7 +281,7 @@ def test_an_update_is_not_doubted_because_the_service_alters_it_or_lists_it_late
 
 
 @pytest.mark.parametrize("total", [True, False], ids=["totals", "no totals"])
-@pytest.mark.parametrize("lists", ["5 s late", "each record late"])
+@pytest.mark.parametrize("lists", rest_in_campaigns(["5 s late", "each record late"]))
 @pytest.mark.parametrize("step", [("after settle", 1), ("after begin", 4), ("before settle", 4), ("after settle", 5)])
 def test_an_import_by_key_right_after_a_killed_one_finds_its_records(
     tmp_path: Path, step: tuple[str, int], lists: str, total: bool

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from crmctl.write.database import RowState
 from crmctl.write.journal import Journal
 from tests.support.bulkjobs import new_journal, prepared, run
+from tests.support.campaigns import rest_in_campaigns
 from tests.support.clock import FakeClock
 from tests.support.faultruns import POINTS, RECOGNITIONS, Scenario, fault_pairs, play, single_faults
 from tests.support.faultservice import FAULTS, READING, FaultServer, FaultService, Habits
@@ -28,7 +29,7 @@ def sample(scenarios: list[Scenario]) -> list[list[Scenario]]:
     return [chosen[start::4] for start in range(4)]
 
 
-@pytest.mark.parametrize("portion", range(4))
+@pytest.mark.parametrize("portion", rest_in_campaigns(range(4)))
 def test_no_single_fault_and_no_pair_loses_or_doubles_a_row(portion: int) -> None:
     for scenario in (*sample(single_faults())[portion], *sample(fault_pairs())[portion]):
         outcome = play(scenario)
@@ -110,6 +111,7 @@ TROUBLE = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(AFTER_THE_HANDLE
 DEATHS = st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 4)), max_size=4)
 
 
+@pytest.mark.campaign
 @settings(max_examples=20)
 @given(st.sampled_from(RECOGNITIONS), TROUBLE, st.sampled_from(READING), DEATHS, st.sampled_from([120.0, 30.0]))
 def test_any_number_of_faults_and_deaths(

@@ -34,6 +34,7 @@ def start(service: RunningService, path: Path, *arguments: str) -> subprocess.Po
     return subprocess.Popen(command)
 
 
+@pytest.mark.campaign
 @pytest.mark.long
 def test_two_imports_and_a_person(tmp_path: Path) -> None:
     with running_service(tmp_path / "service", rate_limit=100, rate_window=3) as service:

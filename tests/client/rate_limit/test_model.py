@@ -16,6 +16,7 @@ import pytest
 
 from crmctl.client.rate_limit.ledger import BULK, INTERACTIVE
 from tests.client.ratesim import START, FixedWindow, Limiter, SlidingWindow, TokenBucket, World, least_time, share_used
+from tests.support.campaigns import rest_in_campaigns
 
 KINDS: dict[str, Callable[[float], Limiter]] = {
     "aligned": lambda window: FixedWindow(100, window, aligned=True),
@@ -30,8 +31,8 @@ KINDS: dict[str, Callable[[float], Limiter]] = {
 SHORT: dict[str, Any] = {"latency": 0.01, "jitter": 0.004}
 
 
-@pytest.mark.parametrize("workers", [1, 8])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("workers", rest_in_campaigns([8, 1]))
+@pytest.mark.parametrize("kind", rest_in_campaigns(KINDS, 4))
 def test_a_minute_is_used_and_never_overrun(kind: str, workers: int) -> None:
     service = KINDS[kind](60.0)
     world = World(service, workers=workers, start=START + 24.0).run(seconds=280.0)
@@ -39,6 +40,7 @@ def test_a_minute_is_used_and_never_overrun(kind: str, workers: int) -> None:
     assert share_used(world) >= 0.98
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", [1, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_seconds_are_used_and_never_overrun(kind: str, workers: int) -> None:
@@ -61,7 +63,7 @@ def test_short_windows_of_our_own_service_cost_nothing_at_any_phase(workers: int
         assert world.accepted[-1] - world.start <= max(1.1 * least, least + (0.05 if workers == 8 else 0.0)), phase
 
 
-@pytest.mark.parametrize(("window", "every"), [(60.0, 6.0), (3.0, 3.7)])
+@pytest.mark.parametrize(("window", "every"), rest_in_campaigns([(60.0, 6.0), (3.0, 3.7)]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_people_wait_less_than_two_seconds(kind: str, window: float, every: float) -> None:
     """Two imports saturate the key; a user lists records now and then, which delays learning the end of short windows."""
@@ -73,6 +75,7 @@ def test_people_wait_less_than_two_seconds(kind: str, window: float, every: floa
     assert share_used(world) >= (0.98 if window == 60.0 else 0.75)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("imports", [2, 7])
 @pytest.mark.parametrize("kind", ["aligned", "sliding, rounded up"])
 def test_imports_beside_a_person_with_frequent_queries(kind: str, imports: int) -> None:
@@ -85,6 +88,7 @@ def test_imports_beside_a_person_with_frequent_queries(kind: str, imports: int) 
     assert max(world.waits) < 2.0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("jitter", "stall"), [(0.3, 0.0), (0.05, 0.8)])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("sliding")])
 def test_answers_of_a_busy_machine(kind: str, jitter: float, stall: float) -> None:
@@ -96,7 +100,7 @@ def test_answers_of_a_busy_machine(kind: str, jitter: float, stall: float) -> No
     assert max(world.waits) < 2.0
 
 
-@pytest.mark.parametrize("skew", [-3600.0, -7.3, 0.4, 86_400.0])
+@pytest.mark.parametrize("skew", rest_in_campaigns([-7.3, 86_400.0, -3600.0, 0.4], 2))
 @pytest.mark.parametrize("kind", ["aligned", "sliding, rounded up"])
 def test_a_service_whose_clock_is_wrong(kind: str, skew: float) -> None:
     world = World(KINDS[kind](60.0), workers=3, skew=skew).run(seconds=180)
@@ -121,7 +125,7 @@ FORMS: dict[str, Callable[[float, float], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["aligned", "begins with a request, rounded up", "sliding, rounded up"])
+@pytest.mark.parametrize("kind", rest_in_campaigns(["aligned", "begins with a request, rounded up", "sliding, rounded up"]))
 def test_a_reset_in_another_form(kind: str, form: str) -> None:
     """Windows of 20 seconds: without Reset they would be taken for a minute."""
     world = World(KINDS[kind](20.0), workers=3, start=START + 7.0, spelled=FORMS[form]).run(seconds=100.0)
@@ -151,7 +155,7 @@ def test_a_bucket_smaller_than_the_limit_is_approached_evenly() -> None:
     assert len(world.accepted) >= 500
 
 
-@pytest.mark.parametrize("foreign", [10 / 60, 30 / 60, 60 / 60])
+@pytest.mark.parametrize("foreign", rest_in_campaigns([30 / 60, 10 / 60, 60 / 60]))
 @pytest.mark.parametrize("workers", [1, 8])
 def test_another_client_uses_the_same_key(workers: int, foreign: float) -> None:
     """Other clients cannot be seen before they send: one refusal in a window reveals them, and no more follow."""
@@ -171,7 +175,9 @@ def test_people_may_use_the_reserve_of_bulk_work() -> None:
     assert (len(bulk.accepted), len(person.accepted)) == (90, 100)
 
 
-@pytest.mark.parametrize("kind", ["aligned, ends rounded up", "begins with a request, rounded up", "sliding, rounded up"])
+@pytest.mark.parametrize(
+    "kind", rest_in_campaigns(["aligned, ends rounded up", "begins with a request, rounded up", "sliding, rounded up"])
+)
 def test_an_announced_time_includes_the_used_up_window_and_the_reserve(kind: str) -> None:
     dice, near = random.Random(7), 0
     for seed in range(10):

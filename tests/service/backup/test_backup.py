@@ -191,6 +191,7 @@ def test_a_killed_backup_keeps_the_previous_file(crm: RunningService, tmp_path: 
     assert unpack(file, None)["records"] == 0
 
 
+@pytest.mark.campaign
 def test_a_killed_restore_is_not_served_and_can_be_repeated(
     crm: RunningService, empty_place: list[str], tmp_path: Path, more_databases: Callable[[], str]
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE
 from tests.support.receiver import Receiver
 from tests.support.service import RunningService, running_service
 
-pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.needs("chromium", "chromedriver")
 
 AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 UNLABELLED = """
@@ -221,6 +221,7 @@ def too_wide(browser: Browser) -> Any:
     return browser.script(f"{measured} const wide = document.documentElement.scrollWidth; return wide > innerWidth ? [wide, ...cut] : cut;")
 
 
+@pytest.mark.campaign
 @pytest.mark.long
 def test_every_page_works_by_keyboard_in_light_and_dark_and_on_a_phone(browser: Browser, live: RunningService) -> None:
     script = browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": AXE})

@@ -26,7 +26,7 @@ from tests.service.console.test_browser import NARROW, WIDE, Browser, violations
 from tests.support.service import RunningService, running_service
 from tests.support.stored_records import add, read
 
-pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.campaign, pytest.mark.needs("chromium", "chromedriver")]
 
 
 @pytest.fixture(scope="module")

@@ -180,6 +180,7 @@ def gated() -> Iterator[tuple[str, Gate]]:
     server.server_close()
 
 
+@pytest.mark.campaign
 @pytest.mark.long
 def test_a_backup_killed_at_any_request_keeps_the_previous_one(
     gated: tuple[str, Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,8 @@ from crmctl.service.http import schemas
 from crmctl.service.store import records
 from crmctl.service.store.condition_sql import MAX_CONDITIONS
 from crmctl.service.store.engine import Engine, Tx, open_engine
-from tests.support.databases import ENGINES, fresh_database
+from tests.support.campaigns import rest_in_campaigns
+from tests.support.databases import ANY_ENGINE, ENGINES, fresh_database
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, make_client, running_service
 from tests.support.wire import Wire
@@ -144,6 +145,7 @@ def test_one_key_cannot_use_all_places_for_searches(service: RunningService, mon
     assert_refused(send_together(8, lambda client: client.post(search, json={"filters": filters}), service, between))
 
 
+@ANY_ENGINE
 @pytest.mark.parametrize("count", [MAX_CONDITIONS + 1, 999, 1500])
 def test_too_many_conditions_are_refused_with_the_limit(service: RunningService, count: int) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records"
@@ -184,6 +186,7 @@ def test_the_maximum_of_conditions_of_any_kind_is_answered(service: RunningServi
         assert answer.status_code == status, (slug, operator, answer.text[:300])
 
 
+@ANY_ENGINE
 def test_a_body_with_too_many_values_is_refused_before_parsing(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records"
     monkeypatch.setattr(schemas.jsontext, "loads", None)
@@ -197,6 +200,7 @@ def test_a_body_with_too_many_values_is_refused_before_parsing(service: RunningS
         assert "200,000 values" in answer.json()["message"]
 
 
+@ANY_ENGINE
 def test_signs_in_texts_do_not_count_as_values(service: RunningService) -> None:
     path = f"/api/v1/objects/{service.object_id('people')}/records/bulk"
     text = ',[{\\"' * 10_000
@@ -205,19 +209,21 @@ def test_signs_in_texts_do_not_count_as_values(service: RunningService) -> None:
     assert (answer.status_code, answer.json()) == (200, {"created": 20, "updated": 0, "failed": []})
 
 
+@ANY_ENGINE
 def test_a_repeated_name_among_many_is_found_quickly(service: RunningService) -> None:
     members = ",".join(f'"{number}":0' for number in range(90_000))
     answer = service.client.post("/api/v1/objects", content=f'{{{members},"89999":1}}')
     assert (answer.status_code, "'89999'" in answer.json()["message"]) == (400, True)
 
 
+@ANY_ENGINE
 def test_a_body_nested_too_deeply_is_refused(service: RunningService) -> None:
     for depth in (65, 5000, 100_000):
         answer = service.client.post("/api/v1/objects", content=b"[" * depth + b"]" * depth)
         assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
 
 
-@pytest.mark.parametrize("count", [300, 1200])
+@pytest.mark.parametrize("count", rest_in_campaigns([300, 1200]))
 def test_slow_clients_do_not_delay_others(service: RunningService, count: int) -> None:
     people = service.object_id("people")
     half_head = "GET /healthz HTTP/1.1\r\n"

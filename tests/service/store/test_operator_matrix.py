@@ -179,6 +179,7 @@ def answer_of(ask: Callable[[], set[str]]) -> set[str] | None:
         return None
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("kind", "many"), SHAPES, ids=str)
 def test_service_and_crmctl_agree_on_every_operator(shelf: Shelf, kind: AttributeType, many: bool) -> None:
     attribute = attribute_of(kind, many)
@@ -205,6 +206,7 @@ def test_service_and_crmctl_agree_on_every_operator(shelf: Shelf, kind: Attribut
     assert carried_out == {operator for operator in Operator if TYPES[kind].family in FAMILIES[operator.meaning.kind]}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
 @pytest.mark.parametrize("kind", [AttributeType(kind) for kind in PART_NAMES], ids=str)
 def test_the_prefilter_of_a_part_admits_every_match(shelf: Shelf, kind: AttributeType, many: bool) -> None:
