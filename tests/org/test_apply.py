@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.org.test_diff import lines_of, write_lines
-from tests.support.cli import run_crmctl
+from tests.support.campaigns import rest_in_campaigns
+from tests.support.inprocess import run_here
 from tests.support.organizations import furnish
 from tests.support.service import RunningService, running_service
 
@@ -45,67 +46,63 @@ def by_new_ids(folder: Path, ids: dict[str, str]) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("seed", range(4, 8))
+@pytest.mark.parametrize("seed", rest_in_campaigns(range(4, 8)))
 def test_an_organization_arrives_whole_and_a_second_apply_writes_nothing(crm: RunningService, other: RunningService, seed: int) -> None:
     furnish(crm, seed)
-    run_crmctl("org", "pull", "crm").ok()
-    planned = run_crmctl("org", "apply", "crm", "--dry-run", env=at(other)).ok().json()
+    run_here("org", "pull", "crm").ok()
+    planned = run_here("org", "apply", "crm", "--dry-run", env=at(other)).ok().json()
     assert not [entry for entry in other.log if entry["method"] != "GET"]
-    applied = run_crmctl("org", "apply", "crm", "--map", "map.json", env=at(other)).ok().json()
+    applied = run_here("org", "apply", "crm", "--map", "map.json", env=at(other)).ok().json()
     assert applied["left"] == []
     created, expected = ([row["create"] for row in report["records"].values()] for report in (applied, planned))
     assert created == expected
     other.log.clear()
-    again = run_crmctl("org", "apply", "crm", "--map", "rebuilt.json", env=at(other)).ok().json()
+    again = run_here("org", "apply", "crm", "--map", "rebuilt.json", env=at(other)).ok().json()
     assert (again["job"], again["changes"]) == (None, 0)
     assert Path("rebuilt.json").read_text() == Path("map.json").read_text()
     assert not [entry for entry in other.log if entry["method"] != "GET"]
-    run_crmctl("org", "pull", "second", env=at(other)).ok()
+    run_here("org", "pull", "second", env=at(other)).ok()
     assert by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
 
 
-def test_undo_takes_the_whole_apply_back(crm: RunningService, other: RunningService) -> None:
-    furnish(crm, 21)
-    run_crmctl("org", "pull", "crm").ok()
-    run_crmctl("org", "pull", "before", env=at(other)).ok()
+def test_undo_takes_the_whole_apply_back(pulled: Path, other: RunningService) -> None:
+    run_here("org", "pull", "before", env=at(other)).ok()
     first = next(line["data"] for line in lines_of(Path("crm/records/people.jsonl")) if "email" in line["data"])
     path = f"/api/v1/objects/{other.object_id('people')}/records"
     kept = other.client.post(path, json={"data": {"email": first["email"], "job_title": "Before"}}).json()["id"]
-    job = run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["job"]
-    assert [row["job"] for row in run_crmctl("bulk", "jobs", env=at(other)).ok().json()] == [job]
+    job = run_here("org", "apply", "crm", env=at(other)).ok().json()["job"]
+    assert [row["job"] for row in run_here("bulk", "jobs", env=at(other)).ok().json()] == [job]
     for command in ("repair", "resume"):
-        refused = run_crmctl("bulk", command, job, env=at(other)).exits(2).error()
+        refused = run_here("bulk", command, job, env=at(other)).exits(2).error()
         assert (refused["message"], refused["hint"]) == (f"job {job} applies a folder", "crmctl org apply crm continues it")
-    assert run_crmctl("bulk", "undo", job, "--dry-run", env=at(other)).ok().json()["records"] > 30
-    undone = run_crmctl("bulk", "undo", job, "--yes", env=at(other)).ok().json()
+    assert run_here("bulk", "undo", job, "--dry-run", env=at(other)).ok().json()["records"] > 30
+    undone = run_here("bulk", "undo", job, "--yes", env=at(other)).ok().json()
     assert undone["left"] == []
     [person] = other.client.get(path).json()["records"]
     assert (person["id"], person["data"]) == (kept, {"email": first["email"], "job_title": "Before"})
     other.client.delete(f"{path}/{kept}")
-    run_crmctl("org", "pull", "after", env=at(other)).ok()
+    run_here("org", "pull", "after", env=at(other)).ok()
     assert (Path("before/schema.yaml").read_text(), by_new_ids(Path("before"), {})) == (
         Path("after/schema.yaml").read_text(), by_new_ids(Path("after"), {})
     )  # fmt: skip
-    assert run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["job"] != job, "after an undo, everything is created again"
+    assert run_here("org", "apply", "crm", env=at(other)).ok().json()["job"] != job, "after an undo, everything is created again"
 
 
-def test_apply_is_additive_and_prune_is_limited(crm: RunningService) -> None:
-    furnish(crm, 22)
-    run_crmctl("org", "pull", "crm").ok()
+def test_apply_is_additive_and_prune_is_limited(crm: RunningService, pulled: Path) -> None:
     people = sorted(lines_of(Path("crm/records/people.jsonl")), key=lambda line: "email" not in line["data"])
     path = f"/api/v1/objects/{crm.object_id('people')}/records"
     crm.client.patch(f"{path}/{people[0]['id']}", json={"data": {"job_title": "Only here", "email": "changed@example.org"}})
     added = [crm.client.post(path, json={"data": {"email": f"{number}@example.org"}}).json()["id"] for number in range(3)]
-    applied = run_crmctl("org", "apply", "crm").ok().json()
+    applied = run_here("org", "apply", "crm").ok().json()
     assert (applied["records"]["people"]["update"], applied["records"]["people"]["delete"]) == (1, 0)
     data = crm.client.get(f"{path}/{people[0]['id']}").json()["data"]
     assert data["email"] == people[0]["data"]["email"]
     assert data["job_title"] == people[0]["data"].get("job_title", "Only here")
-    assert run_crmctl("org", "apply", "crm", "--prune", "--max-changes", "2", "--yes").exits(9).error()["code"] == "unexpected_changes"
-    run_crmctl("org", "apply", "crm", "--prune").exits(2)
-    job = run_crmctl("org", "apply", "crm", "--prune", "--max-changes", "3", "--yes").ok().json()["job"]
+    assert run_here("org", "apply", "crm", "--prune", "--max-changes", "2", "--yes").exits(9).error()["code"] == "unexpected_changes"
+    run_here("org", "apply", "crm", "--prune").exits(2)
+    job = run_here("org", "apply", "crm", "--prune", "--max-changes", "3", "--yes").ok().json()["job"]
     assert not {record["id"] for record in crm.client.get(path).json()["records"]} & set(added)
-    run_crmctl("bulk", "undo", job, "--yes").ok()
+    run_here("bulk", "undo", job, "--yes").ok()
     assert len(crm.client.get(path).json()["records"]) == len(people) + 3
 
 
@@ -113,43 +110,43 @@ def test_a_schema_conflict_refuses_everything(crm: RunningService, other: Runnin
     for service, kind in ((crm, "number"), (other, "text")):
         service.client.post(f"/api/v1/objects/{service.object_id('people')}/attributes", json={"name": "Shoe size", "type": kind})
     furnish(crm, 23)
-    run_crmctl("org", "pull", "crm").ok()
+    run_here("org", "pull", "crm").ok()
     other.log.clear()
-    assert run_crmctl("org", "apply", "crm", env=at(other)).exits(9).error()["code"] == "schema_conflict"
+    assert run_here("org", "apply", "crm", env=at(other)).exits(9).error()["code"] == "schema_conflict"
     assert not [entry for entry in other.log if entry["method"] != "GET"]
 
 
 def test_records_without_a_key_are_not_guessed(crm: RunningService, other: RunningService) -> None:
     for service in (crm, other):
         service.client.post(f"/api/v1/objects/{service.object_id('companies')}/records", json={"data": {"name": "Acme"}})
-    run_crmctl("org", "pull", "crm", "--objects", "companies", "--with", "").ok()
+    run_here("org", "pull", "crm", "--objects", "companies", "--with", "").ok()
     text = Path("crm/org.toml").read_text()
     Path("crm/org.toml").write_text("\n".join(line for line in text.splitlines() if not line.startswith('"companies"')) + "\n")
-    assert run_crmctl("org", "apply", "crm", env=at(other)).exits(9).error()["code"] == "unmatched_records"
-    matched = run_crmctl("org", "apply", "crm", "--match", "companies=name", env=at(other)).ok().json()
+    assert run_here("org", "apply", "crm", env=at(other)).exits(9).error()["code"] == "unmatched_records"
+    matched = run_here("org", "apply", "crm", "--match", "companies=name", env=at(other)).ok().json()
     assert (matched["changes"], matched["job"]) == (0, None)
-    made = run_crmctl("org", "apply", "crm", "--new", "--map", "map.json", env=at(other)).ok().json()
+    made = run_here("org", "apply", "crm", "--new", "--map", "map.json", env=at(other)).ok().json()
     assert made["records"]["companies"]["create"] == 1
-    run_crmctl("bulk", "jobs", made["job"], "--remove", "--yes", env=at(other)).ok()
-    assert run_crmctl("org", "apply", "crm", env=at(other)).exits(9).error()["code"] == "unmatched_records"
-    assert run_crmctl("org", "apply", "crm", "--map", "map.json", env=at(other)).ok().json()["changes"] == 0
+    run_here("bulk", "jobs", made["job"], "--remove", "--yes", env=at(other)).ok()
+    assert run_here("org", "apply", "crm", env=at(other)).exits(9).error()["code"] == "unmatched_records"
+    assert run_here("org", "apply", "crm", "--map", "map.json", env=at(other)).ok().json()["changes"] == 0
     Path("map.json").write_text("[]")
-    assert "no id map" in run_crmctl("org", "apply", "crm", "--map", "map.json", env=at(other)).exits(2).error()["message"]
+    assert "no id map" in run_here("org", "apply", "crm", "--map", "map.json", env=at(other)).exits(2).error()["message"]
 
 
 def test_a_reference_out_of_the_folder_is_matched_or_named(crm: RunningService, other: RunningService) -> None:
     company = crm.client.post(f"/api/v1/objects/{crm.object_id('companies')}/records", json={"data": {"name": "Acme"}}).json()["id"]
     person = {"email": "a@acme.com", "company": company}
     crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": person})
-    run_crmctl("org", "pull", "crm", "--objects", "people", "--with", "").ok()
-    assert run_crmctl("org", "apply", "crm").ok().json()["changes"] == 0, "the same service has the company"
-    done = run_crmctl("org", "apply", "crm", env=at(other)).exits(10)
+    run_here("org", "pull", "crm", "--objects", "people", "--with", "").ok()
+    assert run_here("org", "apply", "crm").ok().json()["changes"] == 0, "the same service has the company"
+    done = run_here("org", "apply", "crm", env=at(other)).exits(10)
     assert "the record it refers to is not in the service" in done.error()["message"]
-    again = run_crmctl("org", "apply", "crm", env=at(other)).exits(10)
+    again = run_here("org", "apply", "crm", env=at(other)).exits(10)
     assert again.json()["job"] is None
-    run_crmctl("org", "pull", "companies", "--objects", "companies", "--with", "").ok()
-    run_crmctl("org", "apply", "companies", env=at(other)).ok()
-    assert run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["records"]["people"]["update"] == 1
+    run_here("org", "pull", "companies", "--objects", "companies", "--with", "").ok()
+    run_here("org", "apply", "companies", env=at(other)).ok()
+    assert run_here("org", "apply", "crm", env=at(other)).ok().json()["records"]["people"]["update"] == 1
 
 
 def test_refused_rows_are_named(crm: RunningService, other: RunningService) -> None:
@@ -160,22 +157,20 @@ def test_refused_rows_are_named(crm: RunningService, other: RunningService) -> N
         data = {"email": f"p{number}@example.org", "badge": f"B{number}"}
         crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": data})
     other.client.post(f"/api/v1/objects/{other.object_id('people')}/records", json={"data": {"email": "x@example.org", "badge": "B1"}})
-    run_crmctl("org", "pull", "crm", "--objects", "people").ok()
-    done = run_crmctl("org", "apply", "crm", "--match", "people=email", env=at(other)).exits(10)
+    run_here("org", "pull", "crm", "--objects", "people").ok()
+    done = run_here("org", "apply", "crm", "--match", "people=email", env=at(other)).exits(10)
     assert "people, create" in done.error()["message"]
     assert len(other.client.get(f"/api/v1/objects/{other.object_id('people')}/records").json()["records"]) == 3
 
 
-def test_an_edited_folder_needs_consent_and_protected_or_read_only_profiles_refuse(crm: RunningService) -> None:
-    furnish(crm, 24)
-    run_crmctl("org", "pull", "crm").ok()
+def test_an_edited_folder_needs_consent_and_protected_or_read_only_profiles_refuse(crm: RunningService, pulled: Path) -> None:
     people = lines_of(Path("crm/records/people.jsonl"))
     people[0]["data"]["job_title"] = "Countess"
     write_lines(Path("crm/records/people.jsonl"), people)
     crm.log.clear()
-    assert "--edited" in run_crmctl("org", "apply", "crm").exits(9).error()["hint"]
+    assert "--edited" in run_here("org", "apply", "crm").exits(9).error()["hint"]
     assert crm.log == []
-    assert run_crmctl("org", "apply", "crm", "--edited", "--dry-run").ok().json()["records"]["people"]["update"] == 1
-    run_crmctl("org", "apply", "crm", "--edited", env={"CRMCTL_READ_ONLY": "1"}).exits(2)
-    run_crmctl("org", "apply", "crm", "--edited").ok()
+    assert run_here("org", "apply", "crm", "--edited", "--dry-run").ok().json()["records"]["people"]["update"] == 1
+    run_here("org", "apply", "crm", "--edited", env={"CRMCTL_READ_ONLY": "1"}).exits(2)
+    run_here("org", "apply", "crm", "--edited").ok()
     assert crm.client.get(f"/api/v1/objects/{crm.object_id('people')}/records/{people[0]['id']}").json()["data"]["job_title"] == "Countess"

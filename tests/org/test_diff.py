@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import run_crmctl
-from tests.support.organizations import furnish
+from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service
 
 
@@ -23,17 +22,10 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8")
 
 
-@pytest.fixture
-def pulled(crm: RunningService) -> Path:
-    furnish(crm, 3)
-    run_crmctl("org", "pull", "crm").ok()
-    return Path("crm")
-
-
 def test_a_folder_just_pulled_does_not_differ(pulled: Path) -> None:
-    assert run_crmctl("org", "diff", "crm", "--exit-code").ok().json() == []
+    assert run_here("org", "diff", "crm", "--exit-code").ok().json() == []
     shutil.copytree(pulled, "copy")
-    assert run_crmctl("org", "diff", "crm", "copy", "--exit-code").ok().json() == []
+    assert run_here("org", "diff", "crm", "copy", "--exit-code").ok().json() == []
 
 
 def test_added_removed_changed_records_and_schema(crm: RunningService, pulled: Path) -> None:
@@ -45,18 +37,18 @@ def test_added_removed_changed_records_and_schema(crm: RunningService, pulled: P
     added = crm.client.post(path, json={"data": {"email": "new@example.org"}}).json()["id"]
     attributes = f"/api/v1/objects/{crm.object_id('people')}/attributes"
     crm.client.post(attributes, json={"name": "Shoe size", "type": "number"})
-    rows = run_crmctl("org", "diff", "crm", "--exit-code").exits(11).json()
+    rows = run_here("org", "diff", "crm", "--exit-code").exits(11).json()
     records = {(row["change"], row["id"]): row["values"] for row in rows if row["object"] == "people"}
     assert records["changed", changed] == {"job_title": ["Countess", people[0]["data"].get("job_title")]}
     assert records["added", deleted]["email"] == [None, people[1]["data"]["email"]]
     assert records["removed", added] == {"email": ["new@example.org", None]}
     assert [row["object"] for row in rows if row["change"] == "schema"] == ["people.shoe_size"]
-    text = run_crmctl("org", "diff", "crm", "--report", "markdown").ok().out
+    text = run_here("org", "diff", "crm", "--report", "markdown").ok().out
     assert f"| `{changed}` | changed | job_title | Countess |" in text
     assert "- remove `people.shoe_size`" in text
-    report = run_crmctl("org", "diff", "crm", "--report", "json").ok().json()
+    report = run_here("org", "diff", "crm", "--report", "json").ok().json()
     assert len(report["changes"]) + len(report["schema"]) == len(rows)
-    run_crmctl("org", "diff", "crm", "--report", "html").exits(2)
+    run_here("org", "diff", "crm", "--report", "html").exits(2)
 
 
 @pytest.mark.needs("git")
@@ -70,14 +62,14 @@ def test_two_commits_of_a_folder(crm: RunningService, pulled: Path) -> None:
     companies = lines_of(pulled / "records/companies.jsonl")
     name = companies[0]["data"].get("name")
     crm.client.patch(f"/api/v1/objects/{crm.object_id('companies')}/records/{companies[0]['id']}", json={"data": {"name": "Renamed"}})
-    run_crmctl("org", "pull", "crm").ok()
+    run_here("org", "pull", "crm").ok()
     assert Path("crm/.git").is_dir()
-    [row] = run_crmctl("org", "diff", "crm@HEAD", "crm").ok().json()
+    [row] = run_here("org", "diff", "crm@HEAD", "crm").ok().json()
     assert (row["object"], row["values"]["name"]) == ("companies", [name, "Renamed"])
     git("commit", "-qam", "second")
-    assert run_crmctl("org", "diff", "crm@HEAD", "crm", "--exit-code").ok().json() == []
-    assert run_crmctl("org", "diff", "crm@HEAD~1", "crm@HEAD").ok().json() == [row]
-    assert run_crmctl("org", "diff", "crm@nowhere", "crm").exits(2).error()["code"] == "unknown_commit"
+    assert run_here("org", "diff", "crm@HEAD", "crm", "--exit-code").ok().json() == []
+    assert run_here("org", "diff", "crm@HEAD~1", "crm@HEAD").ok().json() == [row]
+    assert run_here("org", "diff", "crm@nowhere", "crm").exits(2).error()["code"] == "unknown_commit"
 
 
 @pytest.mark.needs("git")
@@ -95,43 +87,43 @@ def test_a_commit_from_before_the_folder_moved(crm: RunningService, pulled: Path
     git("commit", "-qm", "second")
     assert not pulled.exists()
     for first in ("crm@HEAD~1", "./crm@HEAD~1", "data/.org@HEAD"):
-        assert run_crmctl("org", "diff", first, "data/.org").ok().json() == []
-    assert run_crmctl("org", "diff", "data/.org@HEAD~1", "data/.org").exits(2).error()["code"] == "unknown_commit"
+        assert run_here("org", "diff", first, "data/.org").ok().json() == []
+    assert run_here("org", "diff", "data/.org@HEAD~1", "data/.org").exits(2).error()["code"] == "unknown_commit"
 
 
 def test_services_with_other_ids_are_compared_by_key(crm: RunningService, pulled: Path, tmp_path: Path) -> None:
     with running_service(tmp_path / "other") as other:
         at_other = {"CRMCTL_BASE_URL": other.base_url, "CRMCTL_API_KEY": other.key}
         path = f"/api/v1/objects/{other.object_id('people')}/records"
-        first = lines_of(pulled / "records/people.jsonl")[0]
+        first = next(line for line in lines_of(pulled / "records/people.jsonl") if "email" in line["data"])
         made = other.client.post(path, json={"data": {"email": first["data"]["email"].upper(), "job_title": "Other"}}).json()["id"]
-        rows = run_crmctl("org", "diff", "crm", env=at_other).ok().json()
+        rows = run_here("org", "diff", "crm", env=at_other).ok().json()
         [changed] = [row for row in rows if row["change"] == "changed"]
         assert (changed["id"], changed["otherId"], changed["values"]["job_title"][0]) == (made, first["id"], "Other")
-        by_title = run_crmctl("org", "diff", "crm", "--match", "people=job_title", env=at_other).ok().json()
+        by_title = run_here("org", "diff", "crm", "--match", "people=job_title", env=at_other).ok().json()
         assert not [row for row in by_title if row["change"] == "changed"]
-        assert "there is no object 'cars'" in run_crmctl("org", "diff", "crm", "--match", "cars=name").exits(2).error()["message"]
-        assert "OBJECT=ATTR" in run_crmctl("org", "diff", "crm", "--match", "people").exits(2).error()["message"]
-        run_crmctl("org", "diff", "crm", "--match", "people=nothing").exits(2)
+        assert "there is no object 'cars'" in run_here("org", "diff", "crm", "--match", "cars=name").exits(2).error()["message"]
+        assert "OBJECT=ATTR" in run_here("org", "diff", "crm", "--match", "people").exits(2).error()["message"]
+        run_here("org", "diff", "crm", "--match", "people=nothing").exits(2)
         for _ in range(2):
             other.client.post(path, json={"data": {"email": f"{_}@example.org", "job_title": "Countess"}})
         people = lines_of(pulled / "records/people.jsonl")
         people[0]["data"]["job_title"] = "Countess"
         write_lines(pulled / "records/people.jsonl", people)
-        assert run_crmctl("org", "diff", "crm", "--match", "people=job_title", env=at_other).exits(9).error()["code"] == "ambiguous_key"
+        assert run_here("org", "diff", "crm", "--match", "people=job_title", env=at_other).exits(9).error()["code"] == "ambiguous_key"
 
 
 def test_a_damaged_folder_is_refused_before_the_first_request(crm: RunningService, pulled: Path) -> None:
     people = lines_of(pulled / "records/people.jsonl")
     write_lines(pulled / "records/people.jsonl", [*people, people[0]])
     crm.log.clear()
-    error = run_crmctl("org", "diff", "crm").exits(9).error()
+    error = run_here("org", "diff", "crm").exits(9).error()
     assert error["message"].startswith("records/people.jsonl:13: the id")
     assert crm.log == []
 
 
 def test_an_attribute_that_the_mirror_excludes_cannot_be_compared(crm: RunningService, pulled: Path) -> None:
-    run_crmctl("mirror", "sync", "people", "--exclude", "people.phone").ok()
-    assert "excludes people.phone" in run_crmctl("org", "diff", "crm").exits(2).error()["message"]
-    notes = {row["content"]: row["note"] for row in run_crmctl("org", "pull", "crm").ok().json()["coverage"]}
+    run_here("mirror", "sync", "people", "--exclude", "people.phone").ok()
+    assert "excludes people.phone" in run_here("org", "diff", "crm").exits(2).error()["message"]
+    notes = {row["content"]: row["note"] for row in run_here("org", "pull", "crm").ok().json()["coverage"]}
     assert notes["people.phone"] == "excluded from the mirror"

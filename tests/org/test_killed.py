@@ -23,8 +23,9 @@ from crmctl.write.jobs import Summary
 from tests.org.test_apply import at, by_new_ids, other
 from tests.org.test_diff import lines_of, write_lines
 from tests.org.test_pull import content
-from tests.support.cli import run_crmctl, start_crmctl
-from tests.support.organizations import furnish
+from tests.support.campaigns import rest_in_campaigns
+from tests.support.cli import start_crmctl
+from tests.support.inprocess import run_here
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 
@@ -105,20 +106,18 @@ def test_a_replacement_that_cannot_be_completed_is_an_error_of_the_folder() -> N
     assert content(folder) == {"schema.yaml": b"new"}
 
 
-@pytest.mark.parametrize("writes", [1, 4, 9])
-def test_an_apply_killed_after_some_writes_continues(crm: RunningService, other: RunningService, writes: int) -> None:
-    furnish(crm, 51)
-    run_crmctl("org", "pull", "crm").ok()
+@pytest.mark.parametrize("writes", rest_in_campaigns([4, 1, 9]))
+def test_an_apply_killed_after_some_writes_continues(pulled: Path, other: RunningService, writes: int) -> None:
     with start_crmctl("org", "apply", "crm", env=at(other)) as process:
         deadline = time.monotonic() + PATIENCE
         while process.poll() is None and sum(entry["method"] != "GET" for entry in [*other.log]) < writes and time.monotonic() < deadline:
             pass
         process.kill()
         process.wait(timeout=PATIENCE)
-    run_crmctl("org", "apply", "crm", "--settle", "15", "--map", "map.json", env=at(other)).ok()
-    assert run_crmctl("org", "apply", "crm", env=at(other)).ok().json()["changes"] == 0
+    run_here("org", "apply", "crm", "--settle", "15", "--map", "map.json", env=at(other)).ok()
+    assert run_here("org", "apply", "crm", env=at(other)).ok().json()["changes"] == 0
     shutil.rmtree("second", ignore_errors=True)
-    run_crmctl("org", "pull", "second", env=at(other)).ok()
+    run_here("org", "pull", "second", env=at(other)).ok()
     assert by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
 
 
@@ -126,34 +125,34 @@ def test_an_activity_with_a_lost_answer_is_neither_doubled_nor_forgotten(crm: Ru
     person = crm.client.post(f"/api/v1/objects/{crm.object_id('people')}/records", json={"data": {"email": "ada@acme.com"}}).json()["id"]
     link = {"objectId": crm.object_id("people"), "recordId": person}
     crm.client.post("/api/v1/activities", json={"title": "Call", "summary": "", "linkedRecords": [link], "participants": []})
-    run_crmctl("org", "pull", "crm").ok()
+    run_here("org", "pull", "crm").ok()
     double = TestService()
     try:
         double.faults("POST /api/v1/activities [nth=1] -> drop=after")
-        run_crmctl("org", "apply", "crm", env=dict(double.env)).exits(6)
-        done = run_crmctl("org", "apply", "crm", "--settle", "0", "--map", "map.json", env=dict(double.env)).ok().json()
-        [activity] = run_crmctl("activities", "list", env=dict(double.env)).ok().json()
+        run_here("org", "apply", "crm", env=dict(double.env)).exits(6)
+        done = run_here("org", "apply", "crm", "--settle", "0", "--map", "map.json", env=dict(double.env)).ok().json()
+        [activity] = run_here("activities", "list", env=dict(double.env)).ok().json()
         assert json.loads(Path("map.json").read_text())[lines_of(Path("crm/activities.jsonl"))[0]["id"]] == activity["id"]
-        run_crmctl("bulk", "undo", done["job"], "--yes", env=dict(double.env)).ok()
-        assert run_crmctl("activities", "list", env=dict(double.env)).ok().json() == []
+        run_here("bulk", "undo", done["job"], "--yes", env=dict(double.env)).ok()
+        assert run_here("activities", "list", env=dict(double.env)).ok().json() == []
     finally:
         double.close()
 
 
 def test_an_apply_that_an_older_crmctl_began_is_refused_by_name(crm: RunningService) -> None:
     crm.client.post("/api/v1/activities", json={"title": "Call", "summary": "", "linkedRecords": [], "participants": []})
-    run_crmctl("org", "pull", "crm").ok()
+    run_here("org", "pull", "crm").ok()
     double = TestService()
     try:
         double.faults("POST /api/v1/activities [nth=1] -> drop=after")
-        run_crmctl("org", "apply", "crm", env=dict(double.env)).exits(6)
+        run_here("org", "apply", "crm", env=dict(double.env)).exits(6)
         [journal] = Path(double.env["CRMCTL_STATE_DIR"], "jobs").glob("*/journal.sqlite")
         with closing(sqlite3.connect(journal)) as db, db:
             assert db.execute("""UPDATE fact SET value = replace(value, '"sent"', '"fields"') WHERE value LIKE '%"sent"%'""").rowcount == 1
-        refused = run_crmctl("org", "apply", "crm", env=dict(double.env)).exits(2).error()
+        refused = run_here("org", "apply", "crm", env=dict(double.env)).exits(2).error()
         assert (refused["code"], journal.parent.name in refused["message"]) == ("other_version", True)
-        run_crmctl("bulk", "undo", journal.parent.name, "--yes", env=dict(double.env)).ok()
-        run_crmctl("org", "apply", "crm", env=dict(double.env)).ok()
+        run_here("bulk", "undo", journal.parent.name, "--yes", env=dict(double.env)).ok()
+        run_here("org", "apply", "crm", env=dict(double.env)).ok()
     finally:
         double.close()
 
@@ -163,15 +162,15 @@ def test_an_undo_restores_an_activity_whose_change_got_no_answer(crm: RunningSer
     double = TestService()
     try:
         at_double = dict(double.env)
-        run_crmctl("activities", "create", "--title", "Call", "--summary", "old", env=at_double).ok()
-        run_crmctl("org", "pull", "crm", env=at_double).ok()
+        run_here("activities", "create", "--title", "Call", "--summary", "old", env=at_double).ok()
+        run_here("org", "pull", "crm", env=at_double).ok()
         [line] = lines_of(Path("crm/activities.jsonl"))
         write_lines(Path("crm/activities.jsonl"), [line | {"summary": "new"}])
         double.faults("PATCH /api/v1/activities/* [nth=1] -> drop=after")
-        run_crmctl("org", "apply", "crm", "--edited", "--max-wait", "0", env=at_double).exits(6)
-        done = run_crmctl("org", "apply", "crm", "--edited", "--settle", "0", env=at_double).ok().json()
-        run_crmctl("bulk", "undo", done["job"], "--yes", env=at_double).ok()
-        assert [activity["summary"] for activity in run_crmctl("activities", "list", env=at_double).ok().json()] == ["old"]
+        run_here("org", "apply", "crm", "--edited", "--max-wait", "0", env=at_double).exits(6)
+        done = run_here("org", "apply", "crm", "--edited", "--settle", "0", env=at_double).ok().json()
+        run_here("bulk", "undo", done["job"], "--yes", env=at_double).ok()
+        assert [activity["summary"] for activity in run_here("activities", "list", env=at_double).ok().json()] == ["old"]
     finally:
         double.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.org.test_apply import at, by_new_ids
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.organizations import furnish
 from tests.support.plainservice import PlainService, Refused
 from tests.support.service import RunningService
@@ -18,32 +18,32 @@ from tests.support.service import RunningService
 def test_a_plain_organization_moves_and_its_coverage_names_unreadable_parts(crm: RunningService) -> None:
     with PlainService() as one, PlainService() as two:
         furnish(one, 61)
-        report = run_crmctl("org", "pull", "crm", env=one.env).ok().json()
+        report = run_here("org", "pull", "crm", env=one.env).ok().json()
         notes = {row["content"]: row["note"] for row in report["coverage"] if not row["contained"]}
         for section in ("reports", "workflows", "webhooks"):
             assert notes[section] == "this service does not show their content"
         assert report["members"] == 1
-        assert run_crmctl("org", "pull", "crm", env=one.env).ok().json()["changed"] is False
-        done = run_crmctl("org", "apply", "crm", "--map", "map.json", env=two.env).ok().json()
+        assert run_here("org", "pull", "crm", env=one.env).ok().json()["changed"] is False
+        done = run_here("org", "apply", "crm", "--map", "map.json", env=two.env).ok().json()
         assert done["left"] == []
-        assert run_crmctl("org", "apply", "crm", env=two.env).ok().json()["job"] is None
-        run_crmctl("org", "pull", "second", env=two.env).ok()
+        assert run_here("org", "apply", "crm", env=two.env).ok().json()["job"] is None
+        run_here("org", "pull", "second", env=two.env).ok()
         assert by_new_ids(Path("crm"), json.loads(Path("map.json").read_text())) == by_new_ids(Path("second"), {})
-        run_crmctl("bulk", "undo", done["job"], "--yes", env=two.env).ok()
+        run_here("bulk", "undo", done["job"], "--yes", env=two.env).ok()
         assert [record for records in two.records.values() for record in records.values()] == []
 
 
 def test_parts_a_plain_service_lacks_are_left_out_and_named(crm: RunningService) -> None:
     furnish(crm, 62)
-    run_crmctl("org", "pull", "crm").ok()
+    run_here("org", "pull", "crm").ok()
     with PlainService() as plain:
-        planned = run_crmctl("org", "apply", "crm", "--dry-run", env=plain.env).exits(10).json()
+        planned = run_here("org", "apply", "crm", "--dry-run", env=plain.env).exits(10).json()
         left = {entry["place"]: entry["problem"] for entry in planned["left"]}
         assert left.keys() >= {"members", "reports", "workflows", "webhooks"}
         assert "does not take" in left["reports"]
-        done = run_crmctl("org", "apply", "crm", env=plain.env).exits(10).json()
+        done = run_here("org", "apply", "crm", env=plain.env).exits(10).json()
         assert sum(row["create"] for row in done["records"].values()) == sum(len(records) for records in plain.records.values())
-        assert run_crmctl("org", "apply", "crm", env=plain.env).exits(10).json()["job"] is None
+        assert run_here("org", "apply", "crm", env=plain.env).exits(10).json()["job"] is None
         assert at(crm)
 
 
@@ -54,10 +54,10 @@ def test_objects_that_cannot_be_files_are_refused_before_anything_is_written(crm
         for slug in slugs:
             plain.client.post("/api/v1/objects", json={"slug": slug, "pluralName": slug, "singularName": slug})
         before = {*Path().rglob("*")}
-        assert run_crmctl("org", "pull", "crm", env=plain.env).exits(9).error()["code"] == "unusable_name"
+        assert run_here("org", "pull", "crm", env=plain.env).exits(9).error()["code"] == "unusable_name"
         assert {path for path in Path().rglob("*") if path.suffix == ".jsonl"} <= before
         assert not Path("crm").exists()
-        run_crmctl("org", "pull", "crm", "--objects", "people", env=plain.env).ok()
+        run_here("org", "pull", "crm", "--objects", "people", env=plain.env).ok()
 
 
 class AlteringService(PlainService):
@@ -83,14 +83,14 @@ def deals_of(service: PlainService) -> list[dict[str, Any]]:
 def test_records_whose_ids_were_not_read_back_are_found_by_the_next_apply(crm: RunningService) -> None:
     for number in range(3):
         crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": {"name": f"Deal {number}", "stage": "won"}})
-    run_crmctl("org", "pull", "crm", "--with", "activities").ok()
+    run_here("org", "pull", "crm", "--with", "activities").ok()
     with AlteringService() as plain:
         plain.denies = True
-        run_crmctl("org", "apply", "crm", env=plain.env).exits(9)
+        run_here("org", "apply", "crm", env=plain.env).exits(9)
         plain.denies = False
         assert len(deals_of(plain)) == 3
-        assert run_crmctl("org", "apply", "crm", env=plain.env).ok().json()["left"] == []
-        assert run_crmctl("org", "apply", "crm", env=plain.env).ok().json()["job"] is None
+        assert run_here("org", "apply", "crm", env=plain.env).ok().json()["left"] == []
+        assert run_here("org", "apply", "crm", env=plain.env).ok().json()["job"] is None
         assert len(deals_of(plain)) == 3
 
 
@@ -98,12 +98,12 @@ def test_created_records_that_cannot_be_recognized_are_not_created_again(crm: Ru
     for amount in (10.25, 10.5):
         data = {"name": "Acme", "amount": {"amount": amount, "currency": "EUR"}}
         crm.client.post(f"/api/v1/objects/{crm.object_id('deals')}/records", json={"data": data})
-    run_crmctl("org", "pull", "crm", "--with", "activities").ok()
+    run_here("org", "pull", "crm", "--with", "activities").ok()
     with AlteringService() as plain:
         for _ in range(2):
-            [left] = run_crmctl("org", "apply", "crm", env=plain.env).exits(10).json()["left"]
+            [left] = run_here("org", "apply", "crm", env=plain.env).exits(10).json()["left"]
             assert "cannot tell which record" in left["problem"]
             assert sorted(deal["amount"]["amount"] for deal in deals_of(plain)) == ["10.25", "10.50"]
-        error = run_crmctl("org", "apply", "crm", "--prune", "--yes", env=plain.env).exits(9).error()
+        error = run_here("org", "apply", "crm", "--prune", "--yes", env=plain.env).exits(9).error()
         assert error["code"] == "unmatched_records"
         assert len(deals_of(plain)) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.org.folder import RECORDS
 from crmctl.org.pull import split_lines
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.organizations import furnish
 from tests.support.service import RunningService
 
@@ -18,26 +18,21 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.fixture
-def pulled(crm: RunningService) -> Path:
-    furnish(crm, 1)
-    run_crmctl("org", "pull", "crm").ok()
-    return Path("crm")
-
-
-def test_a_second_pull_changes_no_byte_and_one_value_changes_one_line(crm: RunningService, pulled: Path) -> None:
+def test_a_second_pull_changes_no_byte_and_one_value_changes_one_line(furnished: RunningService) -> None:
+    pulled = Path("crm")
+    run_here("org", "pull", "crm").ok()
     before = content(pulled)
-    again = run_crmctl("org", "pull", "crm").ok().json()
+    again = run_here("org", "pull", "crm").ok().json()
     assert (again["changed"], content(pulled)) == (False, before)
     line = json.loads(before["records/people.jsonl"].splitlines()[0])
-    path = f"/api/v1/objects/{crm.object_id('people')}/records/{line['id']}"
-    crm.client.patch(path, json={"data": {"job_title": "Countess"}})
-    assert run_crmctl("org", "pull", "crm").ok().json()["changed"] is True
+    path = f"/api/v1/objects/{furnished.object_id('people')}/records/{line['id']}"
+    furnished.client.patch(path, json={"data": {"job_title": "Countess"}})
+    assert run_here("org", "pull", "crm").ok().json()["changed"] is True
     after = content(pulled)
     assert {name for name in after if after[name] != before[name]} == {"records/people.jsonl", "MANIFEST.json"}
     old, new = (set(lines["records/people.jsonl"].splitlines()) for lines in (before, after))
     assert (len(new - old), len(old - new)) == (1, 1)
-    run_crmctl("org", "verify", "crm").ok()
+    run_here("org", "verify", "crm").ok()
     assert sorted(path.name for path in Path().iterdir() if "crm" in path.name) == ["crm"], "nothing is left beside the folder"
 
 
@@ -58,31 +53,31 @@ def test_a_reference_to_a_deleted_record_is_left_out(crm: RunningService) -> Non
     link = {"objectId": crm.object_id("companies"), "recordId": made}
     crm.client.post("/api/v1/activities", json={"title": "Call", "summary": "", "linkedRecords": [link], "participants": []})
     crm.client.delete(f"/api/v1/objects/{crm.object_id('companies')}/records/{made}")
-    report = run_crmctl("org", "pull", "crm").ok().json()
+    report = run_here("org", "pull", "crm").ok().json()
     assert {"content": "people: references to deleted records", "contained": False, "count": None, "note": "1 left out"} in report[
         "coverage"
     ]
     assert "company" not in json.loads(Path("crm/records/people.jsonl").read_text())["data"]
     assert "links" not in json.loads(Path("crm/activities.jsonl").read_text())
-    run_crmctl("org", "verify", "crm").ok()
+    run_here("org", "verify", "crm").ok()
 
 
 def test_chosen_objects_and_parts(crm: RunningService) -> None:
     furnish(crm, 2)
-    report = run_crmctl("org", "pull", "crm", "--objects", "people", "--with", "").ok().json()
+    report = run_here("org", "pull", "crm", "--objects", "people", "--with", "").ok().json()
     assert set(report["records"]) == {"people"}
     assert {path.name for path in Path("crm").iterdir()} == {"org.toml", "schema.yaml", "records", "MANIFEST.json"}
     notes = {row["content"]: row["note"] for row in report["coverage"]}
     assert "the records they name are not" in notes["people.company"]
-    assert run_crmctl("org", "pull", "crm").ok().json()["changed"] is False, "org.toml remembers the choice"
-    run_crmctl("org", "verify", "crm").ok()
+    assert run_here("org", "pull", "crm").ok().json()["changed"] is False, "org.toml remembers the choice"
+    run_here("org", "verify", "crm").ok()
 
 
 def test_a_folder_under_version_control_is_a_valid_start(crm: RunningService) -> None:
     Path("crm/.git").mkdir(parents=True)
     Path("crm/.git/HEAD").write_text("x")
     Path("crm/org.toml").write_text('format = 1\nobjects = ["companies"]\nwith = []\n')
-    run_crmctl("org", "pull", "crm").ok()
+    run_here("org", "pull", "crm").ok()
     assert Path("crm/.git/HEAD").read_text() == "x"
     assert Path("crm/records/companies.jsonl").exists()
     assert "companies" in Path("crm/org.toml").read_text()
@@ -102,16 +97,16 @@ def test_a_foreign_folder_is_refused_before_the_first_request(crm: RunningServic
     Path("crm").mkdir()
     Path("crm", name).write_text(text)
     crm.log.clear()
-    assert said in run_crmctl("org", "pull", "crm").exits(2).error()["message"]
+    assert said in run_here("org", "pull", "crm").exits(2).error()["message"]
     assert (crm.log, content(Path("crm"))) == ([], {name: text.encode()})
 
 
 def test_a_pull_into_a_file_or_nowhere_is_refused(crm: RunningService) -> None:
     Path("file").write_text("x")
-    run_crmctl("org", "pull", "file").exits(2)
-    run_crmctl("org", "pull", "no/where").exits(2)
-    run_crmctl("org", "pull", "crm", "--objects", "peple").exits(3)
-    run_crmctl("org", "pull", "crm", "--with", "everything").exits(2)
+    run_here("org", "pull", "file").exits(2)
+    run_here("org", "pull", "no/where").exits(2)
+    run_here("org", "pull", "crm", "--objects", "peple").exits(3)
+    run_here("org", "pull", "crm", "--with", "everything").exits(2)
     assert not Path("crm").exists()
 
 
@@ -141,7 +136,7 @@ def damage(folder: Path, name: str, old: str, new: str) -> None:
 )
 def test_verify_names_file_and_line(pulled: Path, name: str, old: str, new: str, place: str, problem: str) -> None:
     damage(pulled, name, old, new)
-    done = run_crmctl("org", "verify", "crm")
+    done = run_here("org", "verify", "crm")
     if done.code == 11:
         assert any(place in row["place"] and problem in row["problem"] for row in done.json()), done.out
         assert name in {row["place"] for row in done.json()} or name == "MANIFEST.json", "the checksum tells too"
@@ -154,7 +149,7 @@ def test_verify_names_file_and_line(pulled: Path, name: str, old: str, new: str,
 def test_line_ends_that_git_converted_are_named_as_the_cause(pulled: Path) -> None:
     for path in pulled.rglob("*.*"):
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    rows = run_crmctl("org", "verify", "crm").exits(11).json()
+    rows = run_here("org", "verify", "crm").exits(11).json()
     assert {"schema.yaml", "records/people.jsonl"} <= {row["place"] for row in rows}
     assert all("only its line ends" in row["problem"] for row in rows), rows
 
@@ -165,23 +160,23 @@ def test_a_folder_with_conflict_markers_is_damaged_and_pulled_anew(crm: RunningS
     before = content(pulled)
     text = before[name].decode()
     (pulled / name).write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> other\n", encoding="utf-8")
-    assert name in run_crmctl("org", "verify", "crm").exits(11).json()[0]["place"]
-    assert run_crmctl("org", "pull", "crm").ok().json()["changed"] is True
-    run_crmctl("org", "verify", "crm").ok()
+    assert name in run_here("org", "verify", "crm").exits(11).json()[0]["place"]
+    assert run_here("org", "pull", "crm").ok().json()["changed"] is True
+    run_here("org", "verify", "crm").ok()
     assert content(pulled)[name] == before[name] or name == "MANIFEST.json"
     (pulled / "schema.yaml").unlink()
-    assert run_crmctl("org", "verify", "crm").exits(11).json() == [{"place": "schema.yaml", "problem": "is missing"}]
+    assert run_here("org", "verify", "crm").exits(11).json() == [{"place": "schema.yaml", "problem": "is missing"}]
 
 
 def test_a_damaged_folder_that_may_be_masked_is_not_pulled_unmasked(crm: RunningService) -> None:
     assert crm
-    run_crmctl("org", "pull", "crm", "--mask").ok()
+    run_here("org", "pull", "crm", "--mask").ok()
     manifest = Path("crm/MANIFEST.json")
     whole = manifest.read_text(encoding="utf-8")
     for text in (f"<<<<<<< HEAD\n{whole}", "{"):
         manifest.write_text(text, encoding="utf-8")
-        assert run_crmctl("org", "pull", "crm").exits(2).error()["code"] == "foreign_folder"
-    run_crmctl("org", "pull", "crm", "--mask").ok()
+        assert run_here("org", "pull", "crm").exits(2).error()["code"] == "foreign_folder"
+    run_here("org", "pull", "crm", "--mask").ok()
 
 
 BAD_INPUT = [
@@ -218,7 +213,7 @@ def test_apply_refuses_bad_input_before_the_first_request(crm: RunningService, p
             path.write_text(change(whole or ""), encoding="utf-8")
         crm.log.clear()
         for command in (("org", "apply", "crm", "--edited"), ("org", "diff", "crm")):
-            refused = run_crmctl(*command)
+            refused = run_here(*command)
             assert refused.code in (2, 9), (name, said, refused.out)
             assert said in refused.error()["message"], (name, refused.error())
         assert crm.log == [], name
@@ -239,7 +234,7 @@ def test_verify_finds_double_ids_open_references_missing_and_further_files(pulle
     people.write_text(people.read_text(encoding="utf-8").replace(lines[1], json.dumps({"id": "x", "data": first["data"]}) + "\n"))
     (pulled / "activities.jsonl").unlink(missing_ok=True)
     (pulled / "records/more.jsonl").write_text("")
-    rows = {(row["place"], row["problem"]) for row in run_crmctl("org", "verify", "crm").exits(11).json()}
+    rows = {(row["place"], row["problem"]) for row in run_here("org", "verify", "crm").exits(11).json()}
     assert ("records/people.jsonl:13", f"the id {first['id']} is also in records/people.jsonl:1") in rows
     assert ("records/people.jsonl:2", f"company refers to companies {gone}, which the folder does not hold") in rows
     assert ("records/more.jsonl", "is not in the manifest") in rows
@@ -250,14 +245,14 @@ def test_a_cut_line_a_link_out_and_a_huge_file(pulled: Path) -> None:
     people = pulled / "records/people.jsonl"
     whole = people.read_bytes()
     people.write_bytes(whole[:-1])
-    assert any("cut off" in row["problem"] for row in run_crmctl("org", "verify", "crm").exits(11).json())
+    assert any("cut off" in row["problem"] for row in run_here("org", "verify", "crm").exits(11).json())
     with people.open("r+b") as file:
         file.truncate(2 << 30)
-    assert "at most" in run_crmctl("org", "verify", "crm").exits(11).json()[0]["problem"]
+    assert "at most" in run_here("org", "verify", "crm").exits(11).json()[0]["problem"]
     people.unlink()
     Path("outside").write_bytes(whole)
     people.symlink_to(Path("outside").resolve())
-    assert "leaves the folder" in run_crmctl("org", "verify", "crm").exits(11).json()[0]["problem"]
+    assert "leaves the folder" in run_here("org", "verify", "crm").exits(11).json()[0]["problem"]
 
 
 def test_large_objects_are_split_by_the_end_of_the_id(tmp_path: Path) -> None:

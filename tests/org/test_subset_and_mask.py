@@ -13,7 +13,7 @@ from crmctl.models.resources import Attribute
 from crmctl.org.mask import Mask
 from tests.org.test_apply import at, other
 from tests.org.test_diff import lines_of
-from tests.support.cli import run_crmctl
+from tests.support.inprocess import run_here
 from tests.support.organizations import furnish
 from tests.support.service import RunningService
 
@@ -24,20 +24,19 @@ def records(folder: str, slug: str) -> dict[str, dict[str, Any]]:
     return {line["id"]: line["data"] for line in lines_of(Path(folder, "records", f"{slug}.jsonl"))}
 
 
-def test_a_subset_is_closed_and_names_the_records_each_reference_added(crm: RunningService) -> None:
-    furnish(crm, 31)
-    deals = crm.object_id("deals")
-    all_deals = crm.client.get(f"/api/v1/objects/{deals}/records").json()["records"]
+def test_a_subset_is_closed_and_names_the_records_each_reference_added(furnished: RunningService) -> None:
+    deals = furnished.object_id("deals")
+    all_deals = furnished.client.get(f"/api/v1/objects/{deals}/records").json()["records"]
     stage = next(deal["data"]["stage"] for deal in all_deals if deal["data"].get("stage"))
-    report = run_crmctl("org", "pull", "crm", "--where", f"deals:stage={stage}").ok().json()
+    report = run_here("org", "pull", "crm", "--where", f"deals:stage={stage}").ok().json()
     assert report["subset"] is True
     assert set(records("crm", "deals")) >= {deal["id"] for deal in all_deals if deal["data"].get("stage") == stage}
     roots = sum(deal["data"].get("stage") == stage for deal in all_deals)
     assert sum(report["records"].values()) == roots + sum(report["added"].values())
-    run_crmctl("org", "verify", "crm").ok()
-    assert run_crmctl("org", "pull", "crm", "--where", f"deals:stage={stage}").ok().json()["changed"] is False
-    assert run_crmctl("org", "apply", "crm", "--prune").exits(2).error()["code"] == "incomplete_folder"
-    assert run_crmctl("org", "apply", "crm").ok().json()["changes"] == 0
+    run_here("org", "verify", "crm").ok()
+    assert run_here("org", "pull", "crm", "--where", f"deals:stage={stage}").ok().json()["changed"] is False
+    assert run_here("org", "apply", "crm", "--prune").exits(2).error()["code"] == "incomplete_folder"
+    assert run_here("org", "apply", "crm").ok().json()["changes"] == 0
 
 
 def test_activities_of_a_subset_refer_to_its_records_only(crm: RunningService) -> None:
@@ -49,22 +48,21 @@ def test_activities_of_a_subset_refer_to_its_records_only(crm: RunningService) -
         links = [{"objectId": crm.object_id("people"), "recordId": record}, {"objectId": crm.object_id("companies"), "recordId": company}]
         body = {"title": "Call", "summary": "", "linkedRecords": links, "participants": [{"type": "person", "id": person}]}
         crm.client.post("/api/v1/activities", json=body)
-    run_crmctl("org", "pull", "crm", "--where", "people:email=in@example.org").ok()
+    run_here("org", "pull", "crm", "--where", "people:email=in@example.org").ok()
     [activity] = lines_of(Path("crm/activities.jsonl"))
     assert (activity["links"], activity.get("participants")) == ([f"people/{inside}"], None)
 
 
-def test_samples_repeat_and_limits_refuse(crm: RunningService) -> None:
-    furnish(crm, 32)
-    first = run_crmctl("org", "pull", "a", "--sample", "people=3").ok().json()
-    run_crmctl("org", "pull", "b", "--sample", "people=3").ok()
+def test_samples_repeat_and_limits_refuse(furnished: RunningService) -> None:
+    first = run_here("org", "pull", "a", "--sample", "people=3").ok().json()
+    run_here("org", "pull", "b", "--sample", "people=3").ok()
     assert first["records"]["people"] >= 3
     assert records("a", "people") == records("b", "people")
-    assert run_crmctl("org", "pull", "c", "--sample", "people=3", "--max-records", "2").exits(9).error()["code"] == "too_many_records"
-    assert run_crmctl("org", "pull", "c", "--max-records", "2").exits(9).error()["code"] == "too_many_records"
+    assert run_here("org", "pull", "c", "--sample", "people=3", "--max-records", "2").exits(9).error()["code"] == "too_many_records"
+    assert run_here("org", "pull", "c", "--max-records", "2").exits(9).error()["code"] == "too_many_records"
     assert not Path("c").exists()
     for option, value in (("--sample", "people"), ("--sample", "cars=3"), ("--where", "stage=won"), ("--where", "deals:nothing=1")):
-        run_crmctl("org", "pull", "c", option, value).exits(2)
+        run_here("org", "pull", "c", option, value).exits(2)
 
 
 def test_a_mask_leaves_nothing_and_keeps_shapes(crm: RunningService, other: RunningService) -> None:
@@ -73,9 +71,9 @@ def test_a_mask_leaves_nothing_and_keeps_shapes(crm: RunningService, other: Runn
     for number in range(3):
         data = {"email": f"grace{number}@navy.mil", "name": "Grace Hopper", "job_title": "Rear Admiral", "notes": "call grace1@navy.mil"}
         crm.client.post(path, json={"data": data})
-    run_crmctl("org", "pull", "plain").ok()
-    run_crmctl("org", "pull", "masked", "--mask").ok()
-    run_crmctl("org", "verify", "masked").ok()
+    run_here("org", "pull", "plain").ok()
+    run_here("org", "pull", "masked", "--mask").ok()
+    run_here("org", "verify", "masked").ok()
     plain, masked = records("plain", "people"), records("masked", "people")
     text = "".join(path.read_text(encoding="utf-8") for path in Path("masked").rglob("*") if path.is_file()).lower()
     for secret in ("grace hopper", "navy.mil", "rear admiral"):
@@ -89,11 +87,11 @@ def test_a_mask_leaves_nothing_and_keeps_shapes(crm: RunningService, other: Runn
             assert masked[record_id][slug] == data[slug]
     names = {json.dumps(masked[record_id]["name"]) for record_id, data in plain.items() if data.get("name") == "Grace Hopper"}
     assert len(names) == 1, "equal values stay equal"
-    assert run_crmctl("org", "pull", "masked").exits(2).error()["code"] == "foreign_folder"
-    assert run_crmctl("org", "apply", "masked").exits(2).error()["code"] == "masked_folder"
-    assert run_crmctl("org", "apply", "masked", env=at(other)).ok().json()["left"] == []
-    run_crmctl("config", "set", "protected", "true", env=at(other)).ok()
-    run_crmctl("org", "apply", "masked", env=at(other)).exits(2)
+    assert run_here("org", "pull", "masked").exits(2).error()["code"] == "foreign_folder"
+    assert run_here("org", "apply", "masked").exits(2).error()["code"] == "masked_folder"
+    assert run_here("org", "apply", "masked", env=at(other)).ok().json()["left"] == []
+    run_here("config", "set", "protected", "true", env=at(other)).ok()
+    run_here("org", "apply", "masked", env=at(other)).exits(2)
 
 
 def test_equal_values_stay_equal_although_only_one_attribute_is_unique(crm: RunningService) -> None:
@@ -107,7 +105,7 @@ def test_equal_values_stay_equal_although_only_one_attribute_is_unique(crm: Runn
     same = {"code": "Order of 1843", "hotline": "+493012345678"}
     crm.client.post(f"/api/v1/objects/{people}/records", json={"data": {"email": "ada@acme.org", **same}})
     crm.client.post(f"/api/v1/objects/{companies}/records", json={"data": {"name": "Acme", "contact": "Ada@acme.org", **same}})
-    run_crmctl("org", "pull", "crm", "--mask").ok()
+    run_here("org", "pull", "crm", "--mask").ok()
     [person], [company] = records("crm", "people").values(), records("crm", "companies").values()
     assert (person["email"], person["code"], person["hotline"]) == (company["contact"], company["code"], company["hotline"])
 
@@ -118,16 +116,16 @@ def test_a_mask_fails_closed(crm: RunningService) -> None:
     Path("crm").mkdir()
     settings = 'format = 1\n[mask]\nkeep = ["people.job_title"]\n'
     Path("crm/org.toml").write_text(settings)
-    run_crmctl("org", "pull", "crm", "--mask").ok()
+    run_here("org", "pull", "crm", "--mask").ok()
     assert next(iter(records("crm", "people").values()))["job_title"] == "Countess"
     before = Path("crm/records/people.jsonl").read_bytes()
     Path("crm/org.toml").write_text(settings.replace("job_title", "notes"))
-    error = run_crmctl("org", "pull", "crm", "--mask").exits(11).error()
+    error = run_here("org", "pull", "crm", "--mask").exits(11).error()
     assert error["code"] == "leak"
     assert "ada" not in error["message"]
     assert Path("crm/records/people.jsonl").read_bytes() == before
     Path("crm/org.toml").write_text(settings.replace("job_title", "nothing"))
-    run_crmctl("org", "pull", "crm", "--mask").exits(2)
+    run_here("org", "pull", "crm", "--mask").exits(2)
 
 
 def test_a_mask_replaces_the_keys_of_objects_that_may_be_personal() -> None:
@@ -155,20 +153,19 @@ def test_a_masked_value_in_the_schema_is_a_leak(crm: RunningService, place: str)
     names = {"pluralName": "Cars", "singularName": "Car", "slug": "cars", "description": text if place == "description" else ""}
     cars = crm.client.post("/api/v1/objects", json=names).json()["id"]
     crm.client.post(f"/api/v1/objects/{cars}/attributes", json={"name": text if place == "name" else "Color", "type": "text"})
-    error = run_crmctl("org", "pull", "crm", "--mask").exits(11).error()
+    error = run_here("org", "pull", "crm", "--mask").exits(11).error()
     assert error["code"] == "leak"
     assert "cars" in error["message"]
     assert not Path("crm").exists()
-    run_crmctl("org", "pull", "crm", "--mask", "--objects", "people").ok()
+    run_here("org", "pull", "crm", "--mask", "--objects", "people").ok()
 
 
-def test_a_key_repeats_the_replacements(crm: RunningService) -> None:
-    furnish(crm, 34)
+def test_a_key_repeats_the_replacements(furnished: RunningService) -> None:
     Path("key").write_text("k" * 32)
     for folder in ("a", "b"):
-        run_crmctl("org", "pull", folder, "--mask-key", "key").ok()
-    run_crmctl("org", "pull", "c", "--mask").ok()
+        run_here("org", "pull", folder, "--mask-key", "key").ok()
+    run_here("org", "pull", "c", "--mask").ok()
     assert records("a", "people") == records("b", "people") != records("c", "people")
     Path("key").write_text("short")
-    run_crmctl("org", "pull", "d", "--mask-key", "key").exits(2)
-    run_crmctl("org", "pull", "d", "--mask-key", "nowhere").exits(2)
+    run_here("org", "pull", "d", "--mask-key", "key").exits(2)
+    run_here("org", "pull", "d", "--mask-key", "nowhere").exits(2)
