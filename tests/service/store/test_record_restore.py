@@ -106,6 +106,19 @@ def test_values_of_deleted_attributes_are_left_out_and_named(store: Store) -> No
     assert store.find(made)[0]["data"] == {"code": "a", "n": 1}
 
 
+def test_a_renamed_option_comes_back_as_it_was(store: Store) -> None:
+    made = store.object("things", {"slug": "stage", "type": "select", "config": {"options": ["new", "done"]}})
+    store.create(made, stage="new")
+    moment = store.clock.now()
+    store.clock.sleep(60)
+    stage = store.attribute(made, "stage")["id"]
+    store.write(objects.edit_options, made, stage, {"rename": {"new": "fresh"}})
+    assert store.find(made)[0]["data"] == {"stage": "fresh"}
+    restored = restore(store, made, moment)
+    assert (restored.counts, restored.left_out) == ({"updated": 1}, set())
+    assert store.find(made)[0]["data"] == {"stage": "new"}
+
+
 def test_moments_outside_the_history_are_refused(store: Store) -> None:
     made = things(store)
     store.create(made, n=1)

@@ -228,7 +228,7 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing has changed since"
     runtime.emitter.emit_result(summary, text=text)
     if restored.left_out:
-        runtime.messages.warn(f"left out, because the object has no such attributes any more: {', '.join(sorted(restored.left_out))}")
+        runtime.messages.warn(f"left out, because the attributes are gone or changed their type: {', '.join(sorted(restored.left_out))}")
     if restored.failed:
         first = dict(list(restored.failed.items())[:SHOWN])
         why = "; ".join([*dict.fromkeys(restored.failed.values())][:2])

@@ -15,7 +15,7 @@ from crmctl.service.store import change_log, logs
 from crmctl.service.store.change_log import differ
 from crmctl.service.store.keys import get_value
 from crmctl.service.store.record_tables import Schema, load_schema
-from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing
+from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, allowing
 from crmctl.service.store.tx import MAX_IN, Stamp, Tx, all_in, optional_to_wire, to_micros, to_wire
 from crmctl.values.projection import Projection, project
 from crmctl.values.value_readers import Invalid, canonical_uuid
@@ -260,7 +260,7 @@ def _change(schema: Schema, record_id: str, data: Json, done: RestoreOutcome) ->
     projections: dict[str, Projection] = {}
     for slug, value in data.items():
         try:
-            projections[slug] = project(schema.every[slug], value)
+            projections[slug] = project(allowing(schema.every[slug], data), value)
             kept[slug] = value
         except (KeyError, Invalid):
             done.left_out.add(slug)

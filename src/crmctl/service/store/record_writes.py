@@ -72,7 +72,7 @@ def check(schema: Schema, data: Any, record_id: str | None, record: StoredRecord
     projections: dict[str, Projection] = {}
     for slug, value in data.items():
         try:
-            projections[slug] = project(_allowing(schema.attributes[slug], record), value)
+            projections[slug] = project(allowing(schema.attributes[slug], record.data if record else {}), value)
         except Invalid as error:
             problems[slug] = str(error)
     for attribute in schema.required:
@@ -84,16 +84,17 @@ def check(schema: Schema, data: Any, record_id: str | None, record: StoredRecord
     return RecordChange(record_id, data, projections)
 
 
-def _allowing(attribute: StoredAttribute, record: StoredRecord | None) -> StoredAttribute:
-    """Return the attribute with the retired options that the record holds: an update may repeat them."""
-    if attribute.type != AttributeType.SELECT or record is None:
+def allowing(attribute: StoredAttribute, data: Json) -> StoredAttribute:
+    """Return the attribute with the retired options that a record with this data holds: it may keep them."""
+    if attribute.type != AttributeType.SELECT:
         return attribute
-    retired = [option for option in _held(record, attribute.slug) if option not in attribute.option_set]
+    held = _held(data, attribute.slug)
+    retired = [option for option in held if isinstance(option, str) and option not in attribute.option_set]
     return replace(attribute, options=(*attribute.options, *retired)) if retired else attribute
 
 
-def _held(record: StoredRecord, slug: str) -> list[Any]:
-    value = record.data.get(slug)
+def _held(data: Json, slug: str) -> list[Any]:
+    value = data.get(slug)
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -247,7 +248,7 @@ class Writing:
         for slug, target_ids in self._targets.items():
             projection = change.projections.get(slug)
             if projection is not None and not target_ids.issuperset(projection.keys):
-                held = {str(target).lower() for target in _held(record, slug)}  # a repeated value may point at a deleted record
+                held = {str(target).lower() for target in _held(record.data, slug)}  # a repeated value may point at a deleted record
                 missing = [key for key in projection.keys if key not in target_ids and key not in held]
                 if missing:
                     raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
