@@ -221,7 +221,7 @@ def test_the_report_counts_everything_but_keeps_only_the_first_findings(tmp_path
     heard = []
     report = Input(tmp_path, "name,score\n\n" + "A,x\n" * (MAX_FINDINGS + 50)).validate(report=heard.append)
     every, count = MAX_FINDINGS + 50, report.counts["invalid_number"]
-    assert (len(report.findings), len(heard), count, len(report.examples["invalid_number"])) == (MAX_FINDINGS, every, every, 5)
+    assert (len(report.findings), len(heard), count) == (MAX_FINDINGS, every, every)
     assert report.to_document().keys() == {
         "rows", "valid", "rejected", "updates", "blankLines", "clears", "warnings", "counts", "unknownOptions", "dates", "findings",
     }  # fmt: skip

@@ -59,7 +59,7 @@ def test_it_refuses_when_a_record_was_changed_or_made(desk: KeyDesk, email: str)
         desk.server.add({"email": email}, "2026-01-01T00:10:00.000000Z")
     refused = desk.resume()
     assert refused.error is not None
-    assert (refused.error.code, refused.exit_code, desk.server.writes) == ("plan_outdated", ExitCode.REJECTED, [])
+    assert (refused.error.code, refused.error.exit_code, desk.server.writes) == ("plan_outdated", ExitCode.REJECTED, [])
     assert [job.state for job in desk.store.list()] == [JobState.REJECTED]
 
 

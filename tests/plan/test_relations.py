@@ -14,9 +14,9 @@ from crmctl.files.sources import GivenInput
 from crmctl.match.references import Reference, ReferenceMap
 from crmctl.models.findings import Finding
 from crmctl.plan.import_plan import ImportPlan
-from crmctl.plan.job_run import JobResult, RunOptions, run_job
+from crmctl.plan.job_run import RunOptions, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
-from crmctl.plan.results import result_of
+from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import choose_job, reopen
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import DeliveryOptions
@@ -26,6 +26,7 @@ from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.clock import FakeClock
 from tests.support.keydesk import counts
+from tests.support.outcomes import code_of
 
 ATTRIBUTES = [
     attribute("email", "email"),
@@ -45,7 +46,7 @@ class Desk:
         self.findings: list[Finding] = []
         self.attributes = list(ATTRIBUTES)
 
-    def load(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> JobResult:
+    def load(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> ImportResult:
         return self.run(self.start(text, *keys, missing=missing, stop=stop, **options))
 
     def start(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> ImportJob:
@@ -57,10 +58,10 @@ class Desk:
         target = ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, self.server.crm(self.clock))
         return start_import(self.store, target, GivenInput.at(path), JobOptions(plan))
 
-    def resume(self) -> JobResult:
+    def resume(self) -> ImportResult:
         return self.run(reopen(self.store, choose_job(self.store, None), self.server.origin, self.attributes))
 
-    def run(self, job: ImportJob) -> JobResult:
+    def run(self, job: ImportJob) -> ImportResult:
         context = QuietContext(self.server.crm(self.clock), self.clock)
         return run_job(context, job, RunOptions(DeliveryOptions(concurrency=1)), self.findings.append)
 
@@ -106,7 +107,7 @@ def test_a_service_that_shows_references_as_objects_is_sent_none_again(desk: Des
 def test_rows_of_a_refused_parent_are_rejected_and_the_rest_is_sent(desk: Desk, keys: tuple[str, ...]) -> None:
     desk.server.refuse_row = lambda data: "not this one" if data.get("email") == "g@x.com" else None
     done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n", *keys)
-    assert (counts(done), done.exit_code) == ({"created": 1, "rejected": 1}, ExitCode.PARTIAL)
+    assert (counts(done), code_of(done)) == ({"created": 1, "rejected": 1}, ExitCode.PARTIAL)
     assert desk.people() == {"b@x.com": {"manager": "h@x.com"}, "h@x.com": {}}
     failed = done.summary.files["failed"]
     assert failed is not None
@@ -125,7 +126,7 @@ def test_a_unique_parent_created_by_another_client_first_is_used(desk: Desk) -> 
 
     desk.server.refuse_row = taken
     done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,g@x.com\n")
-    assert (counts(done), done.exit_code) == ({"created": 2}, ExitCode.OK)
+    assert (counts(done), code_of(done)) == ({"created": 2}, ExitCode.OK)
     assert desk.people() == {"a@x.com": {"manager": "g@x.com"}, "b@x.com": {"manager": "g@x.com"}, "g@x.com": {}}
 
 
@@ -143,7 +144,7 @@ def test_a_unique_parent_that_late_lists_hide_is_used_or_named_as_the_cause(desk
 
     desk.server.refuse_row = taken
     desk.server.visible = lambda record: record["data"]["email"] != "g@x.com" or desk.clock.now() >= made[0] + late
-    done = result_of(desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,g@x.com\n", is_unique=True), "people.csv")
+    done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,g@x.com\n", is_unique=True)
     if late == 5.0:
         assert (done.error, {**done.summary.counts}[RowState.CREATED]) == (None, 2)
         return
@@ -158,7 +159,7 @@ def test_a_unique_parent_that_late_lists_hide_is_used_or_named_as_the_cause(desk
 def test_a_parent_created_by_another_client_meanwhile_is_used(desk: Desk) -> None:
     desk.server.faults[0] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
     first = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n")
-    assert (first.resumable, counts(first)) == (True, {"unsent": 2})
+    assert (first.is_resumable, counts(first)) == (True, {"unsent": 2})
     desk.server.add({"email": "G@x.com"}, "2026-01-01T00:10:00.000000Z")
     assert counts(desk.resume()) == {"created": 2}
     assert desk.people() == {
@@ -172,7 +173,7 @@ def test_a_parent_that_exists_twice_is_named_and_not_picked(desk: Desk) -> None:
     for minute in (10, 11):
         desk.server.add({"email": "g@x.com"}, f"2026-01-01T00:{minute}:00.000000Z")
     done = desk.resume()
-    assert (counts(done), done.exit_code) == ({"created": 1, "rejected": 1}, ExitCode.PARTIAL)
+    assert (counts(done), code_of(done)) == ({"created": 1, "rejected": 1}, ExitCode.PARTIAL)
     failed = done.summary.files["failed"]
     assert failed is not None
     assert "people.email: several records of people have this value" in failed.read_text(encoding="utf-8")
@@ -182,7 +183,7 @@ def test_a_parent_that_exists_twice_is_named_and_not_picked(desk: Desk) -> None:
 def test_a_link_the_service_refuses_fails_its_row_which_is_there(desk: Desk) -> None:
     desk.server.refuse_row = lambda data: "no such manager" if data.get("manager") and "email" not in data else None
     done = desk.load("Email,Manager\na@x.com,b@x.com\nb@x.com,a@x.com\n")
-    assert (counts(done), done.exit_code) == ({"failed": 2}, ExitCode.PARTIAL)
+    assert (counts(done), code_of(done)) == ({"failed": 2}, ExitCode.PARTIAL)
     assert desk.people() == {"a@x.com": {}, "b@x.com": {}}
     failed = done.summary.files["failed"]
     assert failed is not None
@@ -197,12 +198,12 @@ def test_an_answer_that_is_lost_doubles_nothing(desk: Desk, request_number: int,
     desk.server.faults[request_number] = Fault(applies=applies, drop=True)
     done = desk.load("Email,Manager\na@x.com,b@x.com\nb@x.com,g@x.com\nc@x.com,a@x.com\n")
     if request_number < 2 and not applies:  # these are the only records created: a list that shows nothing newer proves nothing
-        assert (done.exit_code, counts(done)) == (ExitCode.PARTIAL, {"unsent": 3} if request_number == 0 else {"inDoubt": 3})
+        assert (code_of(done), counts(done)) == (ExitCode.PARTIAL, {"unsent": 3} if request_number == 0 else {"inDoubt": 3})
         assert len(desk.server.records) == request_number
         left = done.summary.files["inDoubt" if request_number else "unsent"]
         assert left is not None
         done = desk.load(left.read_text(encoding="utf-8"))
-    assert (counts(done), done.exit_code) == ({"created": 3}, ExitCode.OK)
+    assert (counts(done), code_of(done)) == ({"created": 3}, ExitCode.OK)
     assert desk.people() == {
         "a@x.com": {"manager": "b@x.com"}, "b@x.com": {"manager": "g@x.com"}, "c@x.com": {"manager": "a@x.com"}, "g@x.com": {},
     }  # fmt: skip
@@ -214,8 +215,8 @@ def test_an_answer_that_is_lost_doubles_nothing(desk: Desk, request_number: int,
 def test_a_refusal_after_the_commit_doubles_nothing_and_ends(desk: Desk, request_number: int, status: int) -> None:
     desk.server.faults[request_number] = Fault(applies=True, status=status, body={"error": "refused", "message": "no"})
     done = desk.load("Email,Manager\na@x.com,g@x.com\nb@x.com,h@x.com\n")
-    done = desk.resume() if done.resumable else done
-    assert (counts(done), done.exit_code) == ({"created": 2}, ExitCode.OK)
+    done = desk.resume() if done.is_resumable else done
+    assert (counts(done), code_of(done)) == ({"created": 2}, ExitCode.OK)
     assert desk.people() == {
         "g@x.com": {}, "h@x.com": {}, "a@x.com": {"manager": "g@x.com"}, "b@x.com": {"manager": "h@x.com"},
     }  # fmt: skip
@@ -226,7 +227,7 @@ def test_the_reference_index_is_closed_after_the_job(desk: Desk) -> None:
     references = job.input.references
     assert references is not None
     assert [group.size for group in references.groups()] == [1]
-    assert desk.run(job).exit_code is ExitCode.OK
+    assert code_of(desk.run(job)) is ExitCode.OK
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         references.groups()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,25 +14,26 @@ import pytest
 
 from crmctl.client.crm import Crm
 from crmctl.client.transport import Response
-from crmctl.errors import ExitCode, UsageError
+from crmctl.errors import ExitCode, PartialError, UsageError
 from crmctl.files.sources import GivenInput
 from crmctl.models.resources import Attribute
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.job_run import RunOptions, run_job
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import
-from crmctl.plan.results import JobResult, result_of
+from crmctl.plan.results import outcome_of
 from crmctl.plan.resume import RepairRequest, RepairResult, repair
 from crmctl.plan.undo import Undo, UndoRequest, undo
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobStore, Summary
+from crmctl.write.jobs import JobStore
+from crmctl.write.journal import RowEntry
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock
 from tests.support.faultruns import ORIGIN, client_of
 from tests.support.faultservice import Fault, FaultService
-from tests.support.outcomes import error_of
+from tests.support.outcomes import code_of, error_of
 
 
 @dataclass
@@ -107,7 +109,7 @@ def test_copies_are_named_and_deleted_once_on_request(tmp_path: Path) -> None:
 def test_rows_with_copies_have_a_count_and_a_result_file(tmp_path: Path) -> None:
     people = desk(tmp_path, "unique")
     document = people.result.summary.to_document()
-    assert (document["duplicates"], document["created"], people.result.exit_code) == (3, 9, ExitCode.PARTIAL)
+    assert (document["duplicates"], document["created"], code_of(people.result)) == (3, 9, ExitCode.PARTIAL)
     named = [*csv.DictReader(Path(document["files"]["duplicates"]).read_text().splitlines())]
     assert [int(row["_row"]) for row in named] == [4, 5, 6]
     for row in named:
@@ -168,9 +170,13 @@ def test_an_undo_names_copies_every_time(tmp_path: Path, recognition: str) -> No
 
 
 @pytest.mark.parametrize("failed", [0, 2])
-def test_rows_with_copies_are_reported_next_to_failed_rows(failed: int) -> None:
-    counts = dict.fromkeys(RowState, 0) | {RowState.CREATED: 9, RowState.FAILED: failed}
-    error = result_of(JobResult(Summary("j", "people", "create", counts, 3, 1.0, {}, duplicates=3), ExitCode.PARTIAL), "people.csv").error
-    assert error is not None
+def test_rows_with_copies_are_reported_next_to_failed_rows(failed: int, tmp_path: Path) -> None:
+    people = desk(tmp_path, "unique")
+    store = JobStore(people.state, people.clock)
+    with closing(store.open(store.find(people.job))) as journal:
+        for ordinal in range(1, failed + 1):
+            journal.overrule(ordinal, RowEntry(RowState.FAILED, None, "refused"))
+        error = outcome_of(journal).error
+    assert isinstance(error, PartialError)
     assert ("3 rows exist more than once" in error.message, error.details["duplicates"]) == (True, 3)
-    assert "crmctl bulk repair j" in error.message + str(error.hint)
+    assert f"crmctl bulk repair {people.job}" in error.message + str(error.hint)

@@ -17,8 +17,9 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.feed import FeedPlan
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import rows_of
-from crmctl.plan.job_run import JobResult, RunOptions, run_job
+from crmctl.plan.job_run import RunOptions, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
+from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import choose_job, reopen
 from crmctl.plan.undo import Undo, WrittenRecords, carry_out, plan_undo
 from crmctl.plan.undo_updates import Updates
@@ -67,7 +68,7 @@ class KeyDesk:
         feed: str | None = None,
         mode: Mode = Mode.UPSERT,
         **mapping: Any,
-    ) -> JobResult:
+    ) -> ImportResult:
         """Import a CSV text by these keys; with `feed` as a feed, whose value decides conflicts."""
         self.clock.advance(1)
         self.findings.clear()
@@ -79,12 +80,12 @@ class KeyDesk:
         plan = ImportPlan(mapping=options, stop_on_error=stop, feed=FeedPlan("erp", feed) if feed is not None else None)
         return self._run(start_import(self.store, target, GivenInput.at(path), JobOptions(plan)))
 
-    def resume(self) -> JobResult:
+    def resume(self) -> ImportResult:
         info = choose_job(self.store, None, last=True)
         job = reopen(self.store, info, self.server.origin, self.attributes)
         return self._run(job)
 
-    def _run(self, job: ImportJob) -> JobResult:
+    def _run(self, job: ImportJob) -> ImportResult:
         context = QuietContext(self.server.crm(self.clock), self.clock)
         return run_job(context, job, RunOptions(self.options), self.findings.append)
 
@@ -100,6 +101,6 @@ def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequ
         return plan
 
 
-def counts(result: JobResult) -> dict[str, int]:
+def counts(result: ImportResult) -> dict[str, int]:
     """Return the row counts that are not zero."""
     return {str(state): count for state, count in result.summary.counts.items() if count}

@@ -20,9 +20,9 @@ from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, open_input
-from crmctl.plan.job_run import JobResult, RunOptions, finished_result, run_job
+from crmctl.plan.job_run import RunOptions, finished_result, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
-from crmctl.plan.results import write_results
+from crmctl.plan.results import ImportResult, write_results
 from crmctl.plan.resume import choose_job, reopen
 from crmctl.write.database import JobState
 from crmctl.write.in_flight import DeliveryOptions
@@ -31,6 +31,7 @@ from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.clock import FakeClock
+from tests.support.outcomes import code_of
 
 ATTRIBUTES = [
     attribute("name", isRequired=True),
@@ -57,7 +58,7 @@ class Desk:
     def load(
         self, file: Path | str, plan: ImportPlan | None = None, *, stdin: bytes = b"", again: bool = False, failed: Path | None = None,
         options: DeliveryOptions = SEQUENTIAL,
-    ) -> JobResult:  # fmt: skip
+    ) -> ImportResult:  # fmt: skip
         self.clock.advance(1)
         with temporary_input(self.store, str(file), io.BytesIO(stdin)) as given:
             job = start_import(self.store, self.target, given, JobOptions(plan or ImportPlan(), again=again))
@@ -67,10 +68,10 @@ class Desk:
     def target(self) -> ImportTarget:
         return ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, self.server.crm())
 
-    def _run(self, job: ImportJob, options: RunOptions) -> JobResult:
+    def _run(self, job: ImportJob, options: RunOptions) -> ImportResult:
         return run_job(QuietContext(self.server.crm(), self.clock), job, options, self.findings.append)
 
-    def resume(self, reference: str | None = None, *, last: bool = False) -> JobResult:
+    def resume(self, reference: str | None = None, *, last: bool = False) -> ImportResult:
         info = choose_job(self.store, reference, last=last)
         done = finished_result(self.store, info)
         if done is not None:
@@ -112,7 +113,7 @@ def test_the_summary_has_every_key_and_the_rows_add_up(desk: Desk, tmp_path: Pat
             "ok": str(job.folder / "ok.csv"), "failed": str(job.folder / "failed.csv"), "inDoubt": None, "unsent": None, "duplicates": None,
         },
     }  # fmt: skip
-    assert (result.exit_code, result.resumable) == (10, False)
+    assert (code_of(result), result.is_resumable) == (10, False)
 
 
 def test_a_job_stores_no_key_and_is_private(desk: Desk, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_job_stores_no_key_and_is_private(desk: Desk, tmp_path: Path) -> None:
 def test_failed_rows_can_be_corrected_and_imported_as_they_are(desk: Desk, tmp_path: Path) -> None:
     failed = tmp_path / "failed.csv"
     result = desk.load(people(tmp_path, 5, bad=2), CONTINUE, failed=failed)
-    assert result.exit_code == 10
+    assert code_of(result) == 10
     assert failed.read_text() == (
         'Name,Number,Note,_row,_line,_status,_id,_error\n"Person, 2",many,note 2,2,3,rejected,,' + failed.read_text().split("rejected,,")[1]
     )
@@ -137,7 +138,7 @@ def test_failed_rows_can_be_corrected_and_imported_as_they_are(desk: Desk, tmp_p
     assert (tmp_path / "failed2.csv").read_text().splitlines()[0] == "Name,Number,Note,_row,_line,_status,_id,_error"
     assert (tmp_path / "failed2.csv").read_text().splitlines()[1].startswith('"Person, 2",many,note 2,1,2,rejected,,')
     failed.write_text(failed.read_text().replace("many", "2"))
-    assert desk.load(failed).exit_code == 0
+    assert code_of(desk.load(failed)) == 0
     assert sorted(desk.server.values("n")) == [1, 2, 3, 4, 5]
 
 
@@ -146,7 +147,7 @@ def test_result_files_come_back_to_the_byte(desk: Desk, tmp_path: Path) -> None:
     desk.server.faults[1] = Fault(drop=True, applies=True)
     desk.server.faults[3] = Fault(status=403)
     result = desk.load(people(tmp_path, 450, bad=20), CONTINUE)
-    assert result.exit_code == 4
+    assert code_of(result) == 4
     files = {name: Path(path) for name, path in result.summary.to_document()["files"].items() if path}
     before = {name: path.read_bytes() for name, path in files.items()}
     for path in files.values():
@@ -191,7 +192,7 @@ def test_failed_rows_keep_format_dialect_and_encoding(desk: Desk, tmp_path: Path
     assert kept in lines
     assert ("\r\n" in lines) == ("\r\n" in text)
     again = desk.load(failed, CONTINUE)
-    assert (again.summary.rows, again.exit_code) == (1, 9)
+    assert (again.summary.rows, code_of(again)) == (1, 9)
 
 
 def test_ragged_rows_stay_ragged_and_a_broken_quote_swallows_nothing(desk: Desk, tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_ragged_rows_stay_ragged_and_a_broken_quote_swallows_nothing(desk: Desk,
     assert failed is not None
     again = desk.load(failed, CONTINUE)
     assert again.summary.to_document()["rejected"] == result.summary.to_document()["rejected"] == 3
-    assert again.exit_code == 9
+    assert code_of(again) == 9
 
 
 def test_a_ragged_row_never_takes_its_row_number_as_a_value(desk: Desk, tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def test_columns_without_a_name_at_the_end_do_not_spoil_the_result_file(desk: De
     failed = desk.load(path, CONTINUE).summary.files["failed"]
     assert failed is not None
     failed.write_text(failed.read_text().replace("two", "2"))
-    assert desk.load(failed).exit_code == 0
+    assert code_of(desk.load(failed)) == 0
 
 
 def test_the_same_content_is_created_once_without_again(desk: Desk, tmp_path: Path) -> None:
@@ -237,14 +238,14 @@ def test_the_same_content_is_created_once_without_again(desk: Desk, tmp_path: Pa
     assert caught.value.code == "already_imported"
     assert len(desk.server.writes) == 1
     assert len(desk.store.list()) == 1
-    assert desk.load(copy, again=True).exit_code == 0
+    assert code_of(desk.load(copy, again=True)) == 0
     assert max(desk.server.values("n").values()) == 2
 
 
 def test_content_that_was_never_sent_is_not_a_repetition(desk: Desk, tmp_path: Path) -> None:
     path = people(tmp_path, 3, bad=1)
-    assert desk.load(path).exit_code == 9
-    assert desk.load(path, CONTINUE).exit_code == 10
+    assert code_of(desk.load(path)) == 9
+    assert code_of(desk.load(path, CONTINUE)) == 10
 
 
 def test_an_upsert_asks_nothing_and_uses_the_id_column(desk: Desk, tmp_path: Path) -> None:
@@ -263,9 +264,9 @@ def test_an_upsert_asks_nothing_and_uses_the_id_column(desk: Desk, tmp_path: Pat
 def test_standard_input_is_kept_so_that_the_job_can_go_on(desk: Desk, tmp_path: Path) -> None:
     desk.server.faults[1] = Fault(status=401)
     content = people(tmp_path, 250).read_bytes()
-    assert desk.load("-", stdin=content).exit_code == 4
+    assert code_of(desk.load("-", stdin=content)) == 4
     (tmp_path / "people.csv").unlink()
-    assert desk.resume().exit_code == 0
+    assert code_of(desk.resume()) == 0
     assert sum(desk.server.values("n").values()) == 250
 
 
@@ -275,13 +276,13 @@ def test_a_job_goes_on_where_it_was_and_a_finished_one_says_so(desk: Desk, tmp_p
     assert first.hint == f"crmctl bulk resume {first.summary.job}"
     assert first.summary.to_document()["unsent"] == 250
     second = desk.resume()
-    assert (second.exit_code, second.summary.job) == (0, first.summary.job)
+    assert (code_of(second), second.summary.job) == (0, first.summary.job)
     assert max(desk.server.values("n").values()) == 1
     assert second.summary.to_document()["created"] == 450
     assert second.summary.to_document()["files"]["unsent"] is None
     (tmp_path / "people.csv").unlink()
     third = desk.resume(str(first.summary.job))
-    assert (third.exit_code, third.summary.to_document()) == (0, second.summary.to_document())
+    assert (code_of(third), third.summary.to_document()) == (0, second.summary.to_document())
     assert len(desk.server.writes) == 6
 
 
@@ -389,7 +390,7 @@ def test_folders_that_hold_no_readable_job_are_in_nobodys_way(desk: Desk, tmp_pa
     for name, content in (("begun", b""), ("broken", b"no database at all, but long enough to be taken for one" * 100)):
         (desk.state / "jobs" / name).mkdir()
         (desk.state / "jobs" / name / "journal.sqlite").write_bytes(content)
-    assert desk.load(people(tmp_path, 3)).exit_code == 0
+    assert code_of(desk.load(people(tmp_path, 3))) == 0
     assert [job.state for job in desk.store.list()] == [JobState.FINISHED]
 
 

@@ -144,7 +144,6 @@ class Batcher:
         return batch
 
 
-EXAMPLES = 5
 MAX_FINDINGS = 1000
 MAX_UNKNOWN_OPTIONS = 100
 
@@ -174,7 +173,7 @@ class Payload(NamedTuple):
 class ValidationReport:
     """The result of reading a whole file.
 
-    `findings` holds the first findings; `counts` and `examples` by code cover all. `clears` counts attributes cleared by blank cells.
+    `findings` holds the first findings; `counts` by code covers all. `clears` counts attributes cleared by blank cells.
     `unknown_options` counts values that match no option, by column. `dates` lists the columns whose day and month can be swapped.
     """
 
@@ -188,7 +187,6 @@ class ValidationReport:
     is_fatal: bool = False
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[Finding]] = field(default_factory=dict)
     unknown_options: dict[str, Counter[str]] = field(default_factory=dict)
     dates: dict[str, Json] = field(default_factory=dict)
 
@@ -198,9 +196,6 @@ class ValidationReport:
         self.warnings += finding.severity is Severity.WARNING
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
-        examples = self.examples.setdefault(finding.code, [])
-        if len(examples) < EXAMPLES:
-            examples.append(finding)
         if finding.code == "unknown_option" and finding.column is not None and finding.value is not None:
             values = self.unknown_options.setdefault(finding.column, Counter())
             if finding.value in values or len(values) < MAX_UNKNOWN_OPTIONS:

@@ -191,7 +191,6 @@ class Lookup:
             return
         stock = self.at_hand(self.object_id, self.slugs)
         if stock is not None:
-            self.requests += stock.requests
             for records in stock.pages:
                 index.see(records)
             self.as_of = stock.as_of

@@ -214,10 +214,9 @@ class KeyIndex(Spill):
 
 
 class RecordStock(NamedTuple):
-    """All records of an object from the mirror, complete up to `as_of`. `requests`: the cost of updating the mirror."""
+    """All records of an object from the mirror, complete up to `as_of`."""
 
     pages: Iterable[Sequence[Record]]
-    requests: int
     as_of: int
 
 

@@ -217,15 +217,14 @@ class ReferenceMap:
     def close(self) -> None:
         self._db.close()
 
-    def learn(self, payloads: Callable[[], Iterable[Payload]], lookup: Callable[[str], Lookup], own: OwnRows | None = None) -> int:
-        """Look up every value of the input and return the number of requests.
+    def learn(self, payloads: Callable[[], Iterable[Payload]], lookup: Callable[[str], Lookup], own: OwnRows | None = None) -> None:
+        """Look up every value of the input.
 
         `lookup` returns the look-up of an object. Raises the errors of reading, and RejectedError for parents that crmctl cannot create and
         for links that cannot be set later.
         """
-        requests = 0
         for reference, _ in self._references:
-            requests += self._learn(reference, payloads, lookup(reference.object_id), own)
+            self._learn(reference, payloads, lookup(reference.object_id), own)
         for group in self.groups():
             if group.reference.required:
                 raise RejectedError(
@@ -236,9 +235,8 @@ class ReferenceMap:
                 )
         if self._db.execute("SELECT EXISTS (SELECT 1 FROM meant WHERE row IS NOT NULL OR parent IS NOT NULL)").fetchone()[0]:
             self._plan_later(payloads())
-        return requests
 
-    def _learn(self, reference: Reference, payloads: Callable[[], Iterable[Payload]], lookup: Lookup, own: OwnRows | None) -> int:
+    def _learn(self, reference: Reference, payloads: Callable[[], Iterable[Payload]], lookup: Lookup, own: OwnRows | None) -> None:
         slug, rule, among = reference.slug, reference.rule, own if own is not None and own.object_id == reference.object_id else None
         with KeyIndex(rule) as index:
             self._db.execute("BEGIN")
@@ -264,7 +262,6 @@ class ReferenceMap:
                 self._db.execute("INSERT OR REPLACE INTO meant VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             self._db.execute("INSERT OR IGNORE INTO as_of VALUES (?, ?)", (reference.object_id, lookup.as_of))
             self._db.execute("COMMIT")
-            return lookup.requests
 
     def _among(self, own: OwnRows, reference: Reference, key: str, ids: Sequence[str]) -> _Meaning:
         """Return the meaning of a key that rows of the file may have."""

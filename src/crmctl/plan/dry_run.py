@@ -66,12 +66,10 @@ class DryRun:
     parents: Sequence[ParentGroup] = ()
     choices: Sequence[dict[str, Any]] = ()
     """The values that differ between the file and the record, with the side that wins."""
-    reads: int = 0
-    """The part of the requests that the dry run made itself."""
 
     def after(self, context: BulkContext) -> DryRun:
         """Return the forecast for an import that starts with the same reads as this dry run."""
-        requests = self.summary.requests - self.reads + requests_made(context)
+        requests = self.summary.requests + requests_made(context)
         return replace(self, summary=replace(self.summary, requests=requests), seconds=seconds_for(context, requests))
 
     @property
@@ -100,39 +98,36 @@ class DryRun:
 def dry_run(
     target: ImportTarget, planned: PlannedInput, clock: Clock, report: Report, decisions: Decisions | None = None, state: Path | None = None
 ) -> DryRun:
-    """Validate the whole input and count the requests, without writing anything. `report` receives each finding.
+    """Validate the whole input and count the requests that an import would send after those of the dry run. `report` receives each finding.
 
     With a key, the dry run looks up the records as the import would. `decisions` collects the action of each row; with it, the dry run
     also reads the records that rows name by id. `state` is the folder that holds the bases of feeds.
     """
     lister, started = target.service, clock.monotonic()
     with ExitStack() as looked_up:
-        planned, reads = with_references(planned, target)
+        planned = with_references(planned, target)
         looked_up.enter_context(closing(planned))
         forecast = _Forecast(planned, decisions)
         resolver = resolver_of(planned, target.object_id, _feed(planned, target, state, looked_up))
         if resolver is None:
             forecast_result = _check(planned, report, forecast.write_valid)
             if decisions is not None:
-                reader = Reader(lister, target.object_id)
-                decisions.see_records(reader)
-                reads += reader.requests
+                decisions.see_records(Reader(lister, target.object_id))
         else:
             lookup = resolver.lookup(lister, lambda: False)
             lookup.newest = target.newest.if_new(clock) if target.newest is not None else None
             lookup.at_hand, lookup.tell = target.at_hand or lookup.at_hand, target.tell
             forecast_result = _look_up(planned, resolver, lookup, forecast, report)
-            reads += lookup.requests
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
         if not planned.mapping.keys and forecast.merges:
             later += (forecast.merges > FEW) + reading_cost(lister, target.object_id, forecast.merges).requests
-        requests = forecast.requests + reads + later + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
+        requests = forecast.requests + later + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
         counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: forecast_result.rejected}
         summary = Summary(
             None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
         )
         parents = planned.references.groups() if planned.references is not None else ()
-        return DryRun(summary, forecast_result, 0.0, forecast.predicted(forecast_result.rejected), parents, forecast.choices, reads)
+        return DryRun(summary, forecast_result, 0.0, forecast.predicted(forecast_result.rejected), parents, forecast.choices)
 
 
 def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:

@@ -66,30 +66,30 @@ VANISHED = "the service accepted the row, and does not list it"
 
 
 @frozen
-class Conclusion:
-    """The outcome of a comparison. `sends_again`: whole batches had no effect; their rows can be settled like other rows in doubt."""
+class RunResult:
+    """The end of a run, or of its comparison. `sends_again`: whole batches had no effect, and their rows can be sent again."""
 
     error: CrmctlError | None = None
-    note: str | None = None
+    notes: tuple[str, ...] = ()
     sends_again: bool = False
 
 
-def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> Conclusion:
+def conclude_job(context: SendContext, reader: Reader, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> RunResult:
     """Compare the counts. If they differ, wait for lagging lists, then match each row with the new records."""
     ended = _compare(context, reader, evidence, since)
     context.journal.remember(UNVERIFIED, ended.error is not None)
     return ended
 
 
-def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> Conclusion:
+def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Callable[[int], Iterable[Entry]]) -> RunResult:
     journal = context.journal
     if not evidence.can_count or not (records_made(journal) or journal.counts()[RowState.FAILED]):
-        return Conclusion()
+        return RunResult()
     try:
         count = _wait_for_lists(context, evidence)
         fits = count.left == count.in_doubt == 0 and _explains(journal, evidence, count, since)
         if fits and (count.is_whole or not _may_hide_copies(journal, evidence, since)):
-            return Conclusion()
+            return RunResult()
         is_whole = count.is_whole or count.left is not None or any(map(_is_repeated, journal.batches()))
         among = None if is_whole else {entry.ordinal for entry in evidence.last_confirmed}
         with closing(_Comparison(journal, evidence.methods[-1].altered)) as comparison:
@@ -102,18 +102,18 @@ def _compare(context: SendContext, reader: Reader, evidence: Evidence, since: Ca
                 except CrmctlError as error:
                     if count.why is None:
                         raise
-                    return Conclusion(PartialError(f"{count.why}; they could not be compared: {error}", code="unverified"))
+                    return RunResult(PartialError(f"{count.why}; they could not be compared: {error}", code="unverified"))
             ledger, unverified = comparison.ledger(since, among), PartialError(count.why or UNLISTED, code="unverified")
             if ledger is None:
-                return Conclusion(unverified)  # a later run compares again
+                return RunResult(unverified)  # a later run compares again
             add_rivals(journal, comparison.rivals(ledger))
         ended = _write_down(journal, ledger, among)
         if not ledger.shows_job:
-            return Conclusion(unverified, ended.note)  # the lists may be old: a later run compares again, and sends nothing before
+            return RunResult(unverified, ended.notes)  # the lists may be old: a later run compares again, and sends nothing before
         is_told = bool(ledger.surplus) or evidence.was_doubted or (count.left is None and journal.header.keys)
-        return replace(ended, note=ended.note or (count.why if is_told else None))
+        return replace(ended, notes=(count.why,)) if count.why is not None and is_told and not ended.notes else ended
     except CrmctlError as error:
-        return Conclusion(note=f"the records could not be compared with what was written: {error}")
+        return RunResult(notes=(f"the records could not be compared with what was written: {error}",))
 
 
 def _read_all(context: SendContext, reader: Reader, count: FinalCount, comparison: _Comparison) -> None:
@@ -555,7 +555,7 @@ def _content(record: Record) -> str:
     return jsontext.dumps({slug: record.data[slug] for slug in sorted(record.data)})
 
 
-def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None) -> Conclusion:
+def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None) -> RunResult:
     """Correct the journal: record duplicates, accept refused and doubtful rows that exist, and question missing rows in `among`."""
     names = {row: record.id if record is not None else None for row, record in ledger.found.items()}
     for row, record_id in names.items():
@@ -578,13 +578,13 @@ def _created_in(journal: Journal, batch: SentBatch) -> int:
     return sum(numbers.get(ordinal) == batch.number and entry.state is RowState.CREATED for ordinal, entry in rows.items())
 
 
-def _question(journal: Journal, missing: Sequence[Entry]) -> Conclusion:
+def _question(journal: Journal, missing: Sequence[Entry]) -> RunResult:
     """Put acknowledged rows without a record in doubt. Only the rows of whole missing batches may be sent again."""
     if not missing:
-        return Conclusion()
+        return RunResult()
     batches: dict[int, list[Entry]] = defaultdict(list)
     for entry in missing:
         batches[journal.batches_of(entry.ordinal, entry.ordinal)[entry.ordinal]].append(entry)
     is_whole = all(len(entries) == _created_in(journal, batch) for batch in journal.batches() if (entries := batches.get(batch.number)))
     journal.question({number: Batch(tuple(entries)) for number, entries in batches.items()}, VANISHED)
-    return Conclusion(note=f"rows that the service accepted and does not list: {len(missing):,}", sends_again=is_whole)
+    return RunResult(notes=(f"rows that the service accepted and does not list: {len(missing):,}",), sends_again=is_whole)

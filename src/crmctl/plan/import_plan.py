@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -54,20 +54,6 @@ def before_image(sent: Mapping[str, Any], current: Mapping[str, Any], later: Col
 
 Target = Callable[[Payload], str | None]
 """The id of the record that a row updates."""
-
-
-@dataclass
-class MergedRows:
-    """Complete values of rows that give only parts, in the journal of their job. `is_current`: this run has read the records."""
-
-    journal: Journal
-    is_current: bool = False
-
-    def translate(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        for payload in payloads:
-            ordinal = payload.ordinal
-            values = self.journal.recall(ordinal, WHOLE) if payload.parts else None
-            yield payload if values is None else payload._replace(data=payload.data | values)
 
 
 def finding_of_merge(error: RejectedError) -> Finding:
@@ -149,7 +135,8 @@ class PlannedInput:
     values: ValueOptions
     plan: ImportPlan = field(default_factory=ImportPlan)
     references: ReferenceMap | None = None
-    merged: MergedRows | None = None
+    merged: Journal | None = None
+    """Holds the complete values of rows that give only parts, if the input may have such rows."""
     kept: KeptValues | None = None
 
     @property
@@ -178,7 +165,7 @@ class PlannedInput:
         return merger_of(self.attributes, self.values)
 
     def of_job(self, journal: Journal) -> PlannedInput:
-        return replace(self, merged=MergedRows(journal)) if self.may_merge else self
+        return replace(self, merged=journal) if self.may_merge else self
 
     def close(self) -> None:
         """Close the reference map and the kept values of a feed. Files in a job's folder stay."""
@@ -197,7 +184,11 @@ class PlannedInput:
         rows = payloads(self.source, self.mapping, self.attributes, self.values)
         rows = rows if self.references is None else self.references.translate(rows)
         rows = rows if self.kept is None or in_full else self.kept.translate(rows)
-        return rows if self.merged is None else self.merged.translate(rows)
+        return rows if self.merged is None else map(self._completed, rows)
+
+    def _completed(self, row: Payload) -> Payload:
+        values = self.merged.recall(row.ordinal, WHOLE) if row.parts and self.merged is not None else None
+        return row if values is None else row._replace(data=row.data | values)
 
 
 def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Attribute]) -> PlannedInput:

@@ -23,11 +23,10 @@ from crmctl.errors import (
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.files.whole_files import CHUNK_ROWS, chunks
-from crmctl.frozen import frozen
 from crmctl.match.keys import KeyIndex
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
-from crmctl.plan.final_count import UNVERIFIED, Conclusion, conclude_job
+from crmctl.plan.final_count import UNVERIFIED, RunResult, conclude_job
 from crmctl.plan.import_plan import NO_ID, NO_RECORD
 from crmctl.plan.job_start import ImportRun, InputRows
 from crmctl.read.read_back import Baseline, Reader
@@ -127,15 +126,6 @@ LABELS = {"update": "updating", "delete": "deleting", "recreate": "creating agai
 
 Keep = Callable[[Sequence[SendableRow]], None]
 """Receives valid rows."""
-
-
-@frozen
-class RunResult:
-    """The end of one run of a job. `sends_again`: whole batches had no effect, and their rows can be sent again."""
-
-    error: CrmctlError | None = None
-    notes: tuple[str, ...] = ()
-    sends_again: bool = False
 
 
 class RunEnded(Exception):
@@ -349,13 +339,13 @@ def _deliver_once(context: SendContext, rows: SentRows) -> RunResult:
         return RunResult(error)
     context.journal.remember(UNVERIFIED, context.journal.recall("baseline") is not None)
     reconciler = Reconciler(context, reader, lambda: rows.since(1))
-    delivery, ended = Delivery(context, reconciler), Conclusion()
+    delivery, ended = Delivery(context, reconciler), RunResult()
     with showing(context.progress, LABELS.get(context.journal.header.kind, "importing"), unsent, BULK_LIMIT):
         with closing(rows_left(context.journal, rows, reconciler)) as entries:  # the input has a database of this thread
             delivery.run(entries)
         if delivery.error is None and not context.interrupt.requested:
             ended = conclude_job(context, reader, reconciler.evidence, rows.since)
-    return RunResult(delivery.error or ended.error, (*delivery.notes, *filter(None, [ended.note])), ended.sends_again)
+    return replace(ended, error=delivery.error or ended.error, notes=(*delivery.notes, *ended.notes))
 
 
 def _take_baseline(context: SendContext, reader: Reader) -> None:

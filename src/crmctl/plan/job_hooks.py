@@ -70,8 +70,6 @@ class JobHooks:
         """Approve the valid rows after the check, before anything is sent."""
         journal, merged = self.job.journal, self.job.input.merged
         self._check_plan(lambda now: now.add_rows(self.job.input, run.reader()))
-        if merged is not None:
-            merged.is_current = True
         if merged is not None or journal.header.keeps_overwritten:
             rejected = self._merge(run, self._valid, lambda row: row.id, keeps_all=journal.header.keeps_overwritten)
             if rejected and journal.header.plan["stop_on_error"]:
@@ -80,8 +78,6 @@ class JobHooks:
     def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
         resolver = run.resolver
         assert resolver is not None
-        if self.job.input.merged is not None:
-            self.job.input.merged.is_current = True
         if self.job.input.kept is not None:
             self.job.input.kept.restart()
         self._check_plan(lambda now: now.add_outcomes(resolver, index))
@@ -105,22 +101,16 @@ class JobHooks:
             from crmctl.plan.relations import make_parents
 
             make_parents(run, references)
-        self._merge_anew(run)
 
     def compare_unsent(self, run: ImportRun) -> None:
-        """Fail the unsent rows of a resumed job whose records changed since it began."""
+        """Merge the unsent rows of a resumed job into the current values of their records. Fail other rows whose records changed."""
         from crmctl.plan.undo_updates import fail_changed
 
+        journal = self.job.journal
+        if self.job.input.merged is not None:
+            target: Target = (lambda row: journal.recall(row.ordinal, TARGET)) if journal.header.keys else (lambda row: row.id)
+            self._merge(run, self._unsent, target)
         fail_changed(self.job, run.reader(), run.progress.note)
-
-    def _merge_anew(self, run: ImportRun) -> None:
-        """Merge the unsent rows of a resumed job into the current values of their records."""
-        journal, merged = self.job.journal, self.job.input.merged
-        if merged is None or merged.is_current:
-            return
-        target: Target = (lambda row: journal.recall(row.ordinal, TARGET)) if journal.header.keys else (lambda row: row.id)
-        self._merge(run, self._unsent, target)
-        merged.is_current = True
 
     def _merge(self, run: ImportRun, rows: Callable[[], Iterator[Payload]], target: Target, *, keeps_all: bool = False) -> bool:
         """Complete the values of rows that give parts, and keep before images of these rows, with `keeps_all` of all rows.
@@ -437,8 +427,6 @@ class UpdateHooks(JobHooks):
 
         journal = self.job.journal
         forecast = ChangeForecast(journal.header.object, self.job.input.attributes)
-        if self.job.input.merged is not None:
-            self.job.input.merged.is_current = True
         try:
             with ExitStack() as stack:
                 records = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.crm import Crm
-from crmctl.errors import CrmctlError, ExitCode, StorageError, UsageError
+from crmctl.errors import CrmctlError, StorageError, UsageError
 from crmctl.files.whole_files import check_place
 from crmctl.frozen import frozen
 from crmctl.models.findings import Finding
+from crmctl.plan.final_count import RunResult
 from crmctl.plan.import_plan import Guard, ImportPlan
-from crmctl.plan.import_run import RunResult, rows_of, run_import
+from crmctl.plan.import_run import rows_of, run_import
 from crmctl.plan.job_hooks import JobHooks
 from crmctl.plan.job_start import ImportJob, ImportRun
 from crmctl.plan.requests import note_if_empty, store_of
-from crmctl.plan.results import FindingLog, ImportResult, JobResult, result_of, service_words, write_results
+from crmctl.plan.results import FindingLog, ImportResult, outcome_of, service_words, write_results
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobInfo, JobStore, Summary, effort, exit_code, summarize
-from crmctl.write.journal import DOUBTED, FILE_NAME, RIVALS, Journal
+from crmctl.write.jobs import JobInfo, JobStore, effort, summarize
+from crmctl.write.journal import DOUBTED, FILE_NAME, Journal
 
 if TYPE_CHECKING:
     from crmctl.plan.row_actions import Resolver
@@ -47,11 +48,11 @@ def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> 
     if job.journal.header.kind == JobKind.IMPORT:
         for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
             context.listener.note(note)
-    file, findings = job.journal.header.input, FindingLog(context.listener.report)
+    findings = FindingLog(context.listener.report)
     result = run_job(context, job, options, findings)
     if job.journal.header.kind == JobKind.IMPORT:
-        note_if_empty(context, file, result.summary.rows)
-    return result_of(result, file, findings)
+        note_if_empty(context, result.input, result.summary.rows)
+    return replace(result, findings=findings)
 
 
 def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
@@ -72,7 +73,7 @@ def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptio
     return result
 
 
-def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: Callable[[Finding], None]) -> JobResult:
+def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: Callable[[Finding], None]) -> ImportResult:
     """Check and send the rows of a job and write the result files. A resumed job continues where it stopped.
 
     Closes the job's journal and input. The result holds the outcome of rows and an error that ended sending. Raises CrmctlError if the
@@ -102,16 +103,12 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
             unwritten = failure
         error = result.error or unwritten
         effort(journal, before + requests_made(context) - summarize(journal).requests)
-        summary = summarize(journal)
-        rivals, unlinked = known_rivals(journal), hooks.unlinked
-        code = _exit_code(journal, summary, rivals, error)
-        if unlinked and code is ExitCode.REJECTED:
-            code = ExitCode.PARTIAL
+        unlinked = hooks.unlinked
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
         resumable = resumable and (journal.folder / FILE_NAME).is_file()
         copy = options.failed_copy if unwritten is None else None
-        return JobResult(summary, code, error, tuple(notes), resumable, rivals, journal.refusals(), copy)
+        return outcome_of(journal, error, notes, is_resumable=resumable, failed_copy=copy, unlinked=unlinked)
 
 
 def _resolver(job: ImportJob, plan: ImportPlan, until: ExitStack) -> Resolver | None:
@@ -172,29 +169,14 @@ def _look_back(service: Crm, job: ImportJob, options: DeliveryOptions) -> list[s
     return notes
 
 
-def finished_result(store: JobStore, job: JobInfo) -> JobResult | None:
-    """Return the result and exit code of a job with nothing left to do; None if it can be resumed, runs, or lacks result files."""
+def finished_result(store: JobStore, job: JobInfo) -> ImportResult | None:
+    """Return the outcome of a job with nothing left to do; None if it can be resumed, runs, or lacks result files."""
     if job.is_resumable or job.is_running:
         return None
     with closing(store.open(job)) as journal:
         if journal.recall(RESULTS_DUE):
             return None
-        rivals, summary, reasons = known_rivals(journal), summarize(journal), journal.refusals()
-        code = _exit_code(journal, summary, rivals)
-        notes = (f"rows failed{service_words(reasons)}",) if reasons else ()
-        return JobResult(summary, code, notes=notes, rivals=rivals, refusals=reasons)
-
-
-def _exit_code(journal: Journal, summary: Summary, rivals: Sequence[object], error: CrmctlError | None = None) -> ExitCode:
-    if error is None and journal.state is JobState.REJECTED:
-        return ExitCode.REJECTED  # a rejected job did not succeed, even if some rows are unchanged
-    code = exit_code(summary.counts, error)
-    return ExitCode.PARTIAL if code is ExitCode.OK and (summary.duplicates or rivals) else code
-
-
-def known_rivals(journal: Journal) -> list[dict[str, Any]]:
-    """Return the rows whose key another client's record also has: the row, the key and the ids of all records with it."""
-    return [{"row": row, "key": key, "ids": ids} for row, (key, ids) in journal.kept(RIVALS).items()]
+        return outcome_of(journal, notes=[f"rows failed{service_words(reasons)}"] if (reasons := journal.refusals()) else [])
 
 
 def _check_place(path: Path, journal: Journal) -> None:

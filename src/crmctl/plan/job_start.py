@@ -119,7 +119,7 @@ def start_import(store: JobStore, target: ImportTarget, source: GivenInput, opti
         _key_attributes(frozen, target.attributes)
         planned = open_input(frozen, path, source.name, target.attributes)
         header = header_of(target, planned, options, store.clock.now(), folder.name)
-        planned, _ = with_references(planned, target, folder)
+        planned = with_references(planned, target, folder)
         unless_made.callback(planned.close)
         if frozen.feed is not None:
             from crmctl.plan.feed import KeptValues
@@ -173,11 +173,11 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
     )
 
 
-def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | None = None) -> tuple[PlannedInput, int]:
-    """Look up the references of an input, and store them in `folder`. Return the input and the number of requests."""
+def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | None = None) -> PlannedInput:
+    """Look up the references of an input, and store them in `folder`."""
     plan, mapping = planned.plan, planned.mapping
     if not plan.references:
-        return planned, 0
+        return planned
     from crmctl.match.key_lookups import Lookup
     from crmctl.match.keys import nothing_at_hand
     from crmctl.match.references import OwnRows, ReferenceMap
@@ -192,9 +192,9 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
 
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))
-        requests = references.learn(planned.payloads, lookup, own)
+        references.learn(planned.payloads, lookup, own)
         unless_learned.pop_all()
-    return replace(planned, references=references), requests
+    return replace(planned, references=references)
 
 
 @contextmanager

@@ -53,27 +53,25 @@ class MirroredRecords:
             why = f"it leaves out {stored_state.slug}.{missing[0]}"
             self._tell(UsageError(f"the mirror cannot be used: {why}", hint="--mirror never reads the service", code="excluded_attribute"))
             return None
-        requests = 0
-        if (state := self._synced.get(object_id)) is None:
-            state, requests = self._sync(object_id)
-        return RecordStock(_pages(self._path, state), requests, state.newest or state.since or 0) if state is not None else None
+        state = self._synced.get(object_id) or self._sync(object_id)
+        return RecordStock(_pages(self._path, state), state.newest or state.since or 0) if state is not None else None
 
-    def _sync(self, object_id: str) -> tuple[SyncState | None, int]:
+    def _sync(self, object_id: str) -> SyncState | None:
         try:
             report = sync_mirror(self._context, SyncRequest(objects=[object_id], just_read=self._just_read))
         except (StorageError, PendingError) as error:
             self._tell(error)
-            return None, 0
+            return None
         state = next((result.state for result in report.results if result.state.object_id == object_id), None)
         if state is None or not state.proven:
             proof = state.proof if state is not None else "the object is gone"
             hint = "--mirror never reads the service"
             self._tell(ServiceError(f"the mirror cannot be used: {proof}", hint=hint, code="unproven_mirror"))
-            return None, 0
+            return None
         self._synced[object_id] = state
         as_of = in_a_sentence(to_timestamp(state.as_of), self._context.clock.now())
         self._context.listener.note(f"{state.slug} from the mirror, as of {as_of}")
-        return state, report.requests
+        return state
 
     def _state(self, object_id: str) -> SyncState | None:
         """Return the state of an object in the mirror before a sync; None if the mirror lacks it."""

@@ -18,8 +18,8 @@ from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.write.database import RESULT_FILES, JobState, RowState
-from crmctl.write.jobs import Summary
-from crmctl.write.journal import CREATED, Journal, RowEntry, surplus_records
+from crmctl.write.jobs import Summary, exit_code, summarize
+from crmctl.write.journal import CREATED, RIVALS, Journal, RowEntry, surplus_records
 
 KEPT = 100
 """Maximum number of findings kept in memory; the file of failed rows holds all of them."""
@@ -91,39 +91,12 @@ IN_WORDS = {"failed": "failed", "rejected": "invalid", "inDoubt": "in doubt", "u
 
 
 @frozen
-class JobResult:
-    """Outcome of a run. `error`: the error or interrupt that ended it early; `notes` are for the user; `resumable`: work remains.
-
-    `rivals`: rows whose key another client's record has too, with the records.
-    `refusals`: the first two different messages of the service about failed rows, in input order.
-    """
-
-    summary: Summary
-    exit_code: ExitCode
-    error: CrmctlError | None = None
-    notes: tuple[str, ...] = ()
-    resumable: bool = False
-    rivals: Sequence[dict[str, Any]] = ()
-    refusals: Sequence[str] = ()
-    failed_copy: Path | None = None
-
-    @property
-    def failed_file(self) -> Path | str | None:
-        """The file of failed rows, if there is one: the copy that the user asked for, else that of the job."""
-        file: str | None = self.summary.to_document()["files"]["failed"]
-        return self.failed_copy if file and self.failed_copy is not None else file
-
-    @property
-    def hint(self) -> str | None:
-        return f"crmctl bulk resume {self.summary.job}" if self.resumable else None
-
-
-@frozen
 class ImportResult:
     """Outcome of an import, new or resumed.
 
     `input`: the file as the user named it. `error`: why some rows were not written exactly once, or None. `rivals`: the error about rows
     whose key another client's new record has too. `notes`: more information for the user. `failed_file`: holds the failed rows.
+    `is_resumable`: work remains.
     """
 
     input: str
@@ -133,6 +106,7 @@ class ImportResult:
     rivals: CrmctlError | None = None
     notes: Sequence[str] = ()
     failed_file: Path | str | None = None
+    is_resumable: bool = False
 
     @property
     def job(self) -> str | None:
@@ -143,16 +117,31 @@ class ImportResult:
             raise self.error
 
 
-def result_of(result: JobResult, file: str, findings: FindingLog | None = None) -> ImportResult:
-    rivals = _rivals(result.rivals) if result.rivals else None
-    outcome = ImportResult(
-        file, result.summary, findings or FindingLog(), rivals=rivals, notes=result.notes, failed_file=result.failed_file
-    )
+def outcome_of(
+    journal: Journal, error: CrmctlError | None = None, notes: Sequence[str] = (), *, is_resumable: bool = False,
+    failed_copy: Path | None = None, unlinked: int = 0,
+) -> ImportResult:  # fmt: skip
+    """Return the outcome of a job's rows. `error`: what ended its last run early; `unlinked`: rows written, but not linked to another."""
+    rows = journal.kept(RIVALS).items()
+    rivals = [{"row": row, "key": key, "ids": ids} for row, (key, ids) in rows]
+    result = ImportResult(journal.header.input, summarize(journal), rivals=_rivals(rivals) if rivals else None, notes=notes,
+                          is_resumable=is_resumable)  # fmt: skip
+    file: str | None = result.summary.to_document()["files"]["failed"]
+    result = replace(result, failed_file=failed_copy if file and failed_copy is not None else file)
+    hint = f"crmctl bulk resume {result.job}" if is_resumable else None
     try:
-        _check(result, rivals)
-    except CrmctlError as error:
-        return replace(outcome, error=error)
-    return outcome
+        if error is not None:
+            own = error.hint or ""
+            error.hint = (own if not hint or hint in own else hint) or None
+            raise error
+        # A rejected job did not succeed, even if some rows are unchanged.
+        is_rejected = journal.state is JobState.REJECTED or exit_code(result.summary.counts) is ExitCode.REJECTED
+        if is_rejected and not unlinked:
+            _raise_rejected(result, journal.refusals())
+        _raise_partial(result, journal.refusals(), hint)
+    except CrmctlError as failure:
+        return replace(result, error=failure)
+    return result
 
 
 def example_summary() -> dict[str, Any]:
@@ -160,36 +149,33 @@ def example_summary() -> dict[str, Any]:
     return Summary("", "", "", dict.fromkeys(RowState, 0), 0, 0.0, files).to_document()
 
 
-def _check(result: JobResult, rivals: PartialError | None) -> None:
-    if result.error is not None:
-        own = result.error.hint or ""
-        result.error.hint = (own if not result.hint or result.hint in own else result.hint) or None
-        raise result.error
+def _raise_rejected(result: ImportResult, refusals: Sequence[str]) -> None:
     document = result.summary.to_document()
-    if result.exit_code is ExitCode.REJECTED:
-        if document["failed"]:
-            raise _refused(document, result)
-        raise _orphans(document["rejected"], result.refusals) if result.refusals else rejected_rows(document["rejected"])
+    if document["failed"]:
+        raise _refused(document, result.failed_file, refusals)
+    raise _orphans(document["rejected"], refusals) if refusals else rejected_rows(document["rejected"])
+
+
+def _raise_partial(result: ImportResult, refusals: Sequence[str], hint: str | None) -> None:
+    """Raise PartialError unless every row was written once. `hint`: the command that goes on with the job."""
+    document, duplicates = result.summary.to_document(), result.summary.duplicates
     counts = {name: document[name] for name in IN_WORDS if document[name]}
-    duplicates = result.summary.duplicates
     twice = duplicates_text(duplicates) if duplicates else ""
-    repair = f"crmctl bulk repair {result.summary.job}"
+    repair = f"crmctl bulk repair {result.job}"
     extra = {"duplicates": duplicates} if twice else {}
     if twice and not counts:
         raise PartialError(twice, hint=repair, details=extra)
-    if rivals is not None and not counts:
-        raise rivals
-    if result.exit_code is ExitCode.PARTIAL:
+    if result.rivals is not None and not counts:
+        raise result.rivals
+    if counts:
         text = ", ".join(f"{count:,} {IN_WORDS[name]}" for name, count in counts.items())
-        failed = result.failed_file
-        correct = f"{failed} holds the rows and the reasons; correct it and import it" if failed else None
-        hint = result.hint
+        correct = f"{result.failed_file} holds the rows and the reasons; correct it and import it" if result.failed_file else None
         if hint and document["inDoubt"] and not document["unsent"]:
             hint += " looks for them once more"
             if named := document["files"]["inDoubt"]:
                 hint += f"; {named} names them: import those whose values are not in the service"
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
-        why = _said(result.refusals)
+        why = _said(refusals)
         besides = f"; {twice}: {repair} names them" if twice else ""
         raise PartialError(f"not every row was written: {text}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
 
@@ -223,8 +209,8 @@ def _said(reasons: Sequence[str]) -> str:
     return f": {reasons[0]}" if len(reasons) == 1 else f", the first with: {reasons[0]}"
 
 
-def _refused(document: dict[str, Any], result: JobResult) -> RejectedError:
-    count, reasons, file = document["failed"], result.refusals, result.failed_file
+def _refused(document: dict[str, Any], file: Path | str | None, reasons: Sequence[str]) -> RejectedError:
+    count = document["failed"]
     rows = "the one row" if count == 1 else f"all {count:,} rows"
     return RejectedError(
         f"the service refused {rows} it was sent{_said(reasons)}; nothing was written",

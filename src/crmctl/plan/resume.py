@@ -24,7 +24,7 @@ from crmctl.plan.job_hooks import Approve, DeleteHooks, EditHooks, JobHooks, Upd
 from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
-from crmctl.plan.results import ImportResult, duplicates_text, lacks_files, result_of, write_results
+from crmctl.plan.results import ImportResult, duplicates_text, lacks_files, write_results
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
 from crmctl.write.deletion import Editing
@@ -72,7 +72,7 @@ def resume(
     job = choose_job(store, request.job, last=request.last)
     finished = finished_result(store, job)
     if finished is not None and request.failed_copy is None and not lacks_files(finished.summary):
-        return result_of(finished, job.header.input)
+        return finished
     if finished is None and not request.allow_older:
         _refuse_older(store, job)
     begins()

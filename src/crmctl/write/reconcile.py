@@ -38,16 +38,18 @@ MOST_ROUNDS = 2
 
 
 @frozen
-class Freed:
-    """Rows proven absent, to be sent again.
+class Task:
+    """One batch to send.
 
-    If the service refused them as a whole, they go in halves and `refusal` is its message. `round` counts how often they were in doubt and
-    then absent.
+    `round`: how often its rows were in doubt and then absent. `refusal`: the service certainly refused the batch as a whole, so it is sent
+    in halves. `parent`: the number of the batch it was split from.
     """
 
     batch: Batch
-    round: int
+    round: int = 0
     refusal: str | None = None
+    number: int = 0
+    parent: int | None = None
 
 
 @dataclass
@@ -156,11 +158,11 @@ class Reconciler:
 
     # -- looking ---------------------------------------------------------------------------------------------------------------------
 
-    def work(self) -> list[Freed]:
+    def work(self) -> list[Task]:
         while self._arrivals:
             self._parked.append(self._arrivals.popleft())
         now = self._clock.now()
-        freed: list[Freed] = []
+        freed: list[Task] = []
         try:
             for parked in [parked for parked in self._parked if parked.look_at <= now]:
                 freed += self._look(parked)
@@ -168,7 +170,7 @@ class Reconciler:
             pass
         return freed
 
-    def _look(self, parked: Parked) -> list[Freed]:
+    def _look(self, parked: Parked) -> list[Task]:
         if not parked.creates:
             return self._conclude(parked, RecordMatch(), frozenset())
         deadline = self._deadline(parked)
@@ -204,7 +206,7 @@ class Reconciler:
         parked.last = None if view.failed or view.is_cut else ordinals
         return self._later(parked, deadline, is_cut=view.is_cut)
 
-    def _later(self, parked: Parked, deadline: float, *, is_cut: bool = False) -> list[Freed]:
+    def _later(self, parked: Parked, deadline: float, *, is_cut: bool = False) -> list[Task]:
         now = self._clock.now()
         if now >= parked.until:
             self._give_up(parked, "--max-wait ended before it was certain whether they are there")
@@ -225,7 +227,7 @@ class Reconciler:
 
     # -- deciding --------------------------------------------------------------------------------------------------------------------
 
-    def _believe(self, parked: Parked, refusal: str) -> list[Freed]:
+    def _believe(self, parked: Parked, refusal: str) -> list[Task]:
         """Settle a refused batch that does not exist: fail a single row, send several again in halves."""
         with self.evidence.lock:
             ordinals = parked.batch.ordinals
@@ -236,9 +238,9 @@ class Reconciler:
             self._journal.conclude([(parked.batch.ordinals[0], RowState.FAILED, None, refusal)])
             self.settled(1)
             return []
-        return [Freed(parked.batch, parked.round, refusal)]
+        return [Task(parked.batch, parked.round, refusal)]
 
-    def _conclude(self, parked: Parked, seen: RecordMatch, absent: Collection[int], why: str = "") -> list[Freed]:
+    def _conclude(self, parked: Parked, seen: RecordMatch, absent: Collection[int], why: str = "") -> list[Task]:
         """Record the outcome of each row and return the rows to send again."""
         record_ids = dict(seen.found)
         updates = [entry for entry in parked.batch.entries if entry.id is not None]
@@ -281,7 +283,7 @@ class Reconciler:
         self.settled(len(parked.batch) - len(free))
         # Send rows absent twice in halves: a single bad row may make the service fail.
         parts = free.halves() if parked.round and len(free) > 1 else (free,)
-        return [Freed(part, parked.round + 1) for part in parts]
+        return [Task(part, parked.round + 1) for part in parts]
 
     def _there(self, entries: Sequence[Entry]) -> set[int] | None:
         """Return the rows of a deletion whose records exist; None if that cannot be read, or they may have been missing before."""

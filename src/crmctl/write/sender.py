@@ -10,6 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import dropwhile, repeat
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,6 @@ from crmctl.client.session import AttemptObserver
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, storage_error
 from crmctl.files.validation import NEW_ENTRY, Batch, Batcher, Entry
-from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
@@ -38,26 +38,11 @@ from crmctl.write.in_flight import (
     attempts,
 )
 from crmctl.write.journal import BEFORE, Journal
-from crmctl.write.reconcile import PARKED_LIMIT, Freed, Reconciler
+from crmctl.write.reconcile import PARKED_LIMIT, Reconciler, Task
 from crmctl.write.verdicts import REFUSALS, Verdict, disbelieve, judge, question_refusal, refuse_all
 
 MOST_SPLITS = 32
 """Most splits of one batch to find its bad rows, at two requests each. One bad row among 100 takes 7."""
-
-
-@frozen
-class Task:
-    """One batch to send.
-
-    `parent` is the number of the batch it was split from, `round` how often its rows were in doubt and then absent. `refusal`: the service
-    certainly refused the batch as a whole, so it is sent in halves.
-    """
-
-    number: int
-    batch: Batch
-    parent: int | None = None
-    round: int = 0
-    refusal: str | None = None
 
 
 class Sender:
@@ -92,7 +77,7 @@ class Sender:
         self._context.progress.tally({created_word: verdict.created, changed: verdict.updated, "failed": len(verdict.failures)})
 
     def _halves(self, task: Task) -> list[Task]:
-        return [Task(self._in_flight.next_number(), half, task.number, task.round) for half in task.batch.halves()]
+        return [Task(half, task.round, number=self._in_flight.next_number(), parent=task.number) for half in task.batch.halves()]
 
     def _send(self, task: Task, *, may_split: bool) -> Verdict:
         record = _Attempts(task, self._journal, self._in_flight, self._clock)
@@ -253,7 +238,7 @@ class Delivery:
         first_number = 1 + max((batch.number for batch in self._journal.batches()), default=0)
         self._in_flight = InFlight(first_number, self._interrupt, options.max_failures)
         self._settle_only = options.settle_only
-        self._backlog: deque[Freed] = deque()
+        self._backlog: deque[Task] = deque()
         self._queue: queue.Queue[Task | None] = queue.Queue(maxsize=options.concurrency)
         self._is_read = False
         reconciler.gate = self._in_flight.gate
@@ -311,7 +296,7 @@ class Delivery:
 
     def _offer(self, batch: Batch | None) -> None:
         if batch is not None:
-            self._put(Task(self._in_flight.next_number(), batch))
+            self._put(Task(batch, number=self._in_flight.next_number()))
 
     def _put(self, task: Task | None) -> None:
         """Wait until a sender is free or sending must stop. Meanwhile, look after rows in doubt."""
@@ -339,8 +324,7 @@ class Delivery:
     def _tend(self) -> None:
         """Look after rows in doubt and send again those proven absent. Wait briefly if nothing is due."""
         if self._backlog and not self._queue.full():
-            part = self._backlog.popleft()
-            self._queue.put(Task(self._in_flight.next_number(), part.batch, round=part.round, refusal=part.refusal))
+            self._queue.put(replace(self._backlog.popleft(), number=self._in_flight.next_number()))
         elif self._has_due:
             recovered = self._reconciler.recovered
             freed = self._reconciler.work()
@@ -359,11 +343,11 @@ class Delivery:
             self._clock.sleep(min(TICK_SECONDS, self._reconciler.wait))
         self._beat()
 
-    def _parts(self, freed: Freed) -> Iterator[Freed]:
+    def _parts(self, task: Task) -> Iterator[Task]:
         batcher = Batcher(self._batcher.max_rows, self._batcher.max_bytes)
-        parts = list(batcher.batches(freed.batch.entries))
+        parts = list(batcher.batches(task.batch.entries))
         # A refusal of the larger request says nothing about its parts.
-        return (Freed(part, freed.round, freed.refusal if len(parts) == 1 else None) for part in parts)
+        return (replace(task, batch=part, refusal=task.refusal if len(parts) == 1 else None) for part in parts)
 
     def _wait(self) -> None:
         """Wait until every sender has finished or sending must stop."""
