@@ -18,6 +18,7 @@ from crmctl.models.ids import reference_ids
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts
+from tests.support.outcomes import code_of
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_the_second_run_of_a_file_changes_nothing(desk: KeyDesk) -> None:
     desk.server.writes.clear()
     again = desk.load(people(250), "email")
     assert counts(again) == {"unchanged": 250}
-    assert (desk.server.writes, again.exit_code) == ([], ExitCode.OK)
+    assert (desk.server.writes, code_of(again)) == ([], ExitCode.OK)
     assert again.summary.requests <= 3 + 2 + 3
     assert len(desk.server.records) == 250
 
@@ -82,11 +83,11 @@ def test_text_keys_of_another_case_are_others(desk: KeyDesk) -> None:
 def test_an_ambiguous_key_is_an_error_that_names_the_records(desk: KeyDesk) -> None:
     ids = desk.server.seed([{"email": "p0@acme.com"}, {"email": "P0@acme.com"}])
     stopped = desk.load(people(2), "email")
-    assert (stopped.exit_code, desk.server.writes, desk.codes) == (ExitCode.REJECTED, [], ["ambiguous_key"])
+    assert (code_of(stopped), desk.server.writes, desk.codes) == (ExitCode.REJECTED, [], ["ambiguous_key"])
     assert all(record_id in desk.findings[0].message for record_id in ids)
     partly = desk.load(people(2), "email", stop=False)
     assert counts(partly) == {"created": 1, "rejected": 1}
-    assert partly.exit_code == ExitCode.PARTIAL
+    assert code_of(partly) == ExitCode.PARTIAL
 
 
 DOUBLED = "Email,Note\na@acme.com,first\nb@acme.com,x\nA@acme.com,last\n"
@@ -163,7 +164,7 @@ def test_a_request_without_an_answer_doubles_nothing(desk: KeyDesk, applies: boo
     desk.server.seed([{"email": "p1@acme.com", "note": "old"}])
     desk.server.faults[0] = Fault(applies=applies, drop=True)
     result = desk.load(people(150), "email")
-    assert result.exit_code == ExitCode.OK
+    assert code_of(result) == ExitCode.OK
     assert len(desk.server.records) == 150
     assert desk.server.values("note") == {"x": 150}
     assert sum(counts(result).values()) == 150
@@ -202,10 +203,10 @@ def test_rows_in_doubt_are_known_by_their_key(desk: KeyDesk, key: str, applied: 
     lose_first_batch(desk, key, applied, "a no")
     result = desk.load(f"{key},note\n" + "".join(f"{value},a note\n" for value in KEYS[key]), key)
     if not applied:  # a list that shows nothing newer proves nothing
-        assert (counts(result), result.exit_code) == ({"inDoubt": 100}, ExitCode.PARTIAL)
+        assert (counts(result), code_of(result)) == ({"inDoubt": 100}, ExitCode.PARTIAL)
         assert desk.server.values("note") == Counter({"there before": 1})
         return
-    assert (counts(result), result.exit_code) == ({"created": 100}, ExitCode.OK)
+    assert (counts(result), code_of(result)) == ({"created": 100}, ExitCode.OK)
     assert desk.server.values("note") == Counter({"there before": 1, "a no": applied, "a note": 100 - applied})
 
 
@@ -213,7 +214,7 @@ def test_records_that_another_client_created_from_the_same_rows_are_updated(desk
     """The records have the keys of all rows in doubt and another note: crmctl does not take them for its own."""
     lose_first_batch(desk, "email", 100, "theirs")
     result = desk.load("email,note\n" + "".join(f"{value},a note\n" for value in KEYS["email"]), "email")
-    assert (counts(result), result.exit_code) == ({"updated": 100}, ExitCode.OK)
+    assert (counts(result), code_of(result)) == ({"updated": 100}, ExitCode.OK)
     assert desk.server.values("note") == Counter({"there before": 1, "a note": 100})
 
 
@@ -221,7 +222,7 @@ def test_a_resumed_job_reuses_its_matches(desk: KeyDesk) -> None:
     desk.server.seed([{"email": "p1@acme.com", "note": "old"}])
     desk.server.faults[1] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
     first = desk.load(people(250), "email")
-    assert (first.resumable, counts(first)["unsent"]) == (True, 150)
+    assert (first.is_resumable, counts(first)["unsent"]) == (True, 150)
     desk.server.add({"email": "P249@acme.com", "note": "theirs"}, "2026-01-01T00:10:00.000000Z")
     assert counts(desk.resume()) == {"created": 248, "updated": 2}
     assert len(desk.server.records) == 250

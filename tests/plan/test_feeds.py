@@ -189,7 +189,7 @@ def test_a_job_not_resumed_before_the_next_run_leaves_no_wrong_base(desk: KeyDes
     night(desk, {f"p{n}": "1" for n in range(250)})
     desk.server.faults[4] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
     partly = desk.load("Email,Note\n" + "".join(f"p{n}@acme.com,2\n" for n in range(250)), "email", feed="keep")
-    assert (partly.resumable, counts(partly)) == (True, {"updated": 100, "unsent": 150})
+    assert (partly.is_resumable, counts(partly)) == (True, {"updated": 100, "unsent": 150})
     assert night(desk, {f"p{n}": "3" for n in range(250)}) == ({"updated": 250}, (0, 0))
     late = desk.resume()
     assert counts(late) == {"updated": 100, "failed": 150}, "an old file, sent late, overwrites nothing of the other night"

@@ -66,6 +66,6 @@ def test_it_refuses_when_a_record_was_changed_or_made(desk: KeyDesk, email: str)
 def test_once_begun_its_journal_decides(desk: KeyDesk) -> None:
     begin(desk)
     desk.server.faults[1] = Fault(status=401, body={"error": "unauthorized", "message": "no"})
-    assert desk.resume().resumable
+    assert desk.resume().is_resumable
     next(record for record in desk.server.records if record["data"]["email"] == "p2@acme.com")["data"]["n"] = 9
     assert counts(desk.resume()) == {"created": 148, "updated": 1, "unchanged": 1}

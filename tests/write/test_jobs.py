@@ -273,7 +273,8 @@ def test_standard_input_is_kept_so_that_the_job_can_go_on(desk: Desk, tmp_path: 
 def test_a_job_goes_on_where_it_was_and_a_finished_one_says_so(desk: Desk, tmp_path: Path) -> None:
     desk.server.faults[2] = Fault(status=401)
     first = desk.load(people(tmp_path, 450))
-    assert first.hint == f"crmctl bulk resume {first.summary.job}"
+    assert first.error is not None
+    assert first.error.hint == f"crmctl bulk resume {first.summary.job}"
     assert first.summary.to_document()["unsent"] == 250
     second = desk.resume()
     assert (code_of(second), second.summary.job) == (0, first.summary.job)

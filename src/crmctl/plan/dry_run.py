@@ -33,7 +33,7 @@ from crmctl.plan.requests import ImportRequest, check_places, mirror_of, note_if
 from crmctl.plan.results import FindingLog, rejected_rows
 from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, resolver_of
 from crmctl.read.read_back import Reader
-from crmctl.read.records import FEW, reading_cost
+from crmctl.read.records import reading_cost
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import write_requests
 from crmctl.write.jobs import FeedCounts, Summary
@@ -120,7 +120,7 @@ def dry_run(
             forecast_result = _look_up(planned, resolver, lookup, forecast, report)
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
         if not planned.mapping.keys and forecast.merges:
-            later += (forecast.merges > FEW) + reading_cost(lister, target.object_id, forecast.merges).requests
+            later += reading_cost(lister, target.object_id, forecast.merges).requests
         requests = forecast.requests + later + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
         counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: forecast_result.rejected}
         summary = Summary(
