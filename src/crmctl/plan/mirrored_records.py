@@ -8,14 +8,12 @@ from pathlib import Path
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, PendingError, ServiceError, StorageError, UsageError
-from crmctl.files.whole_files import chunks
 from crmctl.match.keys import RecordStock
-from crmctl.mirror.file import MirrorFile, SyncState
-from crmctl.mirror.mirror_tables import ObjectTable
+from crmctl.mirror.file import SyncState
+from crmctl.mirror.local_copy import LocalCopy
 from crmctl.mirror.object_sync import JustRead
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncRequest, sync_mirror
-from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, Record
 from crmctl.values.moments import in_a_sentence, to_timestamp
 
@@ -54,7 +52,7 @@ class MirroredRecords:
             self._tell(UsageError(f"the mirror cannot be used: {why}", hint="--mirror never reads the service", code="excluded_attribute"))
             return None
         state = self._synced.get(object_id) or self._sync(object_id)
-        return RecordStock(_pages(self._path, state), state.newest or state.since or 0) if state is not None else None
+        return RecordStock(_pages(self._path, object_id), state.newest or state.since or 0) if state is not None else None
 
     def _sync(self, object_id: str) -> SyncState | None:
         try:
@@ -76,10 +74,9 @@ class MirroredRecords:
     def _state(self, object_id: str) -> SyncState | None:
         """Return the state of an object in the mirror before a sync; None if the mirror lacks it."""
         with suppress(StorageError):
-            file = MirrorFile.read(self._path)
-            if file is not None:
-                with file:
-                    return file.state(object_id)
+            if (copy := LocalCopy.at(self._path)) is not None:
+                with copy:
+                    return copy.state(object_id)
         return None
 
     def _tell(self, error: CrmctlError) -> None:
@@ -88,10 +85,10 @@ class MirroredRecords:
         self._context.listener.note(error.message)
 
 
-def _pages(path: Path, state: SyncState) -> Iterator[Sequence[Record]]:
-    file = MirrorFile.read(path)
-    if file is None:
+def _pages(path: Path, object_id: str) -> Iterator[Sequence[Record]]:
+    copy = LocalCopy.at(path)
+    if copy is None:
         raise StorageError(f"{path} is gone", code="damaged_file")
-    with file, file.snapshot():
-        for chunk in chunks(ObjectTable(file.db, state.table_name, ()).wires()):
-            yield [Record.parse(jsontext.loads(wire)) for wire in chunk]
+    with copy:
+        copy.hold_still()
+        yield from copy.pages(object_id)

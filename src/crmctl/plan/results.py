@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import field, replace
@@ -246,24 +245,9 @@ WIDTH_PROBLEMS = frozenset({"too_few_cells", "too_many_cells", "unnamed_column"}
 """Problems of rows whose text is still a line of cells. An import of the result file reports them again."""
 
 
-class ResultFormat(ABC):
-    """Text of a result file: `head`, groups of `rows` with one outcome (`first` for the first group), and `foot`."""
+class _DelimitedRows:
+    """The text of a result file: `head`, groups of `rows` with one outcome (`first` for the first group), and `foot`."""
 
-    head: str
-    foot: str
-
-    @abstractmethod
-    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str: ...
-
-
-def result_format(source: Source, newline: str, added: Sequence[str] = ADDED) -> ResultFormat:
-    """Return the format of result files for this input. `newline`: the line ending of the input."""
-    if source.dialect.format.is_delimited:
-        return _Delimited(source, newline, added)
-    return _Array(added) if source.dialect.format is Format.JSON else _Lines(added, newline)
-
-
-class _Delimited(ResultFormat):
     foot = ""
 
     def __init__(self, source: Source, newline: str, added: Sequence[str]) -> None:
@@ -322,26 +306,18 @@ def _json_object(row: Row, outcome: Outcome, names: Sequence[str]) -> str:
     return "{" + body + ("," if body.strip() else "") + jsontext.dumps(added)[1:]
 
 
-class _Lines(ResultFormat):
-    head = foot = ""
+class _JsonRows:
+    """Like `_DelimitedRows`, with one object a line, or in an array."""
 
-    def __init__(self, added: Sequence[str], newline: str) -> None:
+    def __init__(self, newline: str, added: Sequence[str], *, is_array: bool) -> None:
         self._added = added
         self._newline = newline
+        self._is_array = is_array
+        self.head, self.foot = ("[", "\n]\n") if is_array else ("", "")
 
     def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
-        return "".join(_json_object(row, outcome, self._added) + self._newline for row in rows.rows())
-
-
-class _Array(ResultFormat):
-    head = "["
-    foot = "\n]\n"
-
-    def __init__(self, added: Sequence[str]) -> None:
-        self._added = added
-
-    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
-        return ("\n" if first else ",\n") + ",\n".join(_json_object(row, outcome, self._added) for row in rows.rows())
+        objects = [_json_object(row, outcome, self._added) for row in rows.rows()]
+        return ("\n" if first else ",\n") + ",\n".join(objects) if self._is_array else "".join(f"{text}{self._newline}" for text in objects)
 
 
 FILE_OF: dict[RowState, str] = {
@@ -378,7 +354,9 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
     rows_of["duplicates"] = len(duplicates)
     paths = {name: journal.folder / f"{name}.{source.dialect.format.of_results}" for name in RESULT_FILES}
     is_fed = bool(journal.header.plan.get("feed"))
-    form = result_format(source, newline_of(source), ADDED_BY_FEED if is_fed else ADDED)
+    newline, added = newline_of(source), ADDED_BY_FEED if is_fed else ADDED
+    is_array = source.dialect.format is Format.JSON
+    form = _DelimitedRows(source, newline, added) if source.dialect.format.is_delimited else _JsonRows(newline, added, is_array=is_array)
     words = OF_DELETIONS if journal.header.mode == "delete" else {}
     with ExitStack() as files:
         sinks: dict[str, list[_Sink]] = {name: [] for name in RESULT_FILES}
@@ -411,7 +389,7 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
 class _Sink:
     """One file being written."""
 
-    def __init__(self, stream: TextIO, form: ResultFormat) -> None:
+    def __init__(self, stream: TextIO, form: _DelimitedRows | _JsonRows) -> None:
         self._stream = stream
         self._form = form
         self._first = True
