@@ -40,7 +40,7 @@ from crmctl.plan.job_hooks import (
 )
 from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
-from crmctl.plan.requests import RunRequest, resolve_target, sample_records, store_of
+from crmctl.plan.requests import GuardedRequest, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows, service_words
 from crmctl.read.read_back import Reader
 from crmctl.read.records import PAGE_STEP, Cost, KnownRecords, fetch, scan
@@ -313,20 +313,15 @@ def _check_number(request: DeleteRequest, plan: Deletion) -> None:
 
 
 @frozen(kw_only=True)
-class UpdateRequest(RunRequest):
+class UpdateRequest(GuardedRequest):
     """A request to set `set_values` (`slug=value`) on the selected records, with the options of `crmctl bulk update`."""
 
     object: str
     selection: Selection
     set_values: Sequence[str]
-    expect: int | None = None
-    max_changes: str | None = None
     on_error: str = "stop"
     default_region: str | None = None
     currency: str | None = None
-
-    def guard(self) -> Guard:
-        return Guard.parse(self.expect, self.max_changes)
 
     def plan(self) -> ImportPlan:
         check_choice("--on-error", self.on_error, ("stop", "continue"))

@@ -19,12 +19,12 @@ from crmctl.frozen import frozen
 from crmctl.match.references import parse_references, references_in
 from crmctl.models.resources import Attribute
 from crmctl.plan.final_count import LATE_FACTOR, LOOKS, NOTED_LOOKS, UNKNOWN_LAG, UNVERIFIED
-from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput
+from crmctl.plan.import_plan import ImportPlan, PlannedInput
 from crmctl.plan.job_run import RunOptions, run_to_result
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import (
+    GuardedRequest,
     ImportRequest,
-    RunRequest,
     check_places,
     mirror_of,
     newest_page,
@@ -155,18 +155,13 @@ def given_input(context: BulkContext, request: ImportRequest) -> Iterator[GivenI
 
 
 @frozen(kw_only=True)
-class ApplyRequest(RunRequest):
+class ApplyRequest(GuardedRequest):
     """A request to apply a plan. `input` is the new path of an import file that was moved."""
 
     file: str
     input: str | None = None
-    expect: int | None = None
-    max_changes: str | None = None
     again: bool = False
     mirror: str = "auto"
-
-    def guard(self) -> Guard:
-        return Guard.parse(self.expect, self.max_changes)
 
 
 def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:

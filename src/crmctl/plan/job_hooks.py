@@ -156,9 +156,9 @@ class JobHooks:
         journal = self.job.journal
         try:
             if run.resolver is not None:
-                from crmctl.plan.row_actions import KeyConflicts
+                from crmctl.plan.row_actions import free_refused
 
-                return KeyConflicts(run.resolver, journal, run.reader(), self.job.input.payloads).free_refused() > 0
+                return free_refused(run.resolver, journal, run.reader(), self.job.input.payloads(in_full=True)) > 0
             if journal.header.mode == Mode.UPDATE:
                 skip_missing(journal, run.reader(), self.job.input.payloads(), run.report)
         except CrmctlError:

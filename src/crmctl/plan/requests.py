@@ -75,6 +75,17 @@ class RunRequest(Taken):
 
 
 @frozen(kw_only=True)
+class GuardedRequest(RunRequest):
+    """Options for running a job that may change only so many records."""
+
+    expect: int | None = None
+    max_changes: str | None = None
+
+    def guard(self) -> Guard:
+        return Guard.parse(self.expect, self.max_changes)
+
+
+@frozen(kw_only=True)
 class ReadRequest(Taken):
     """Options for reading a file, where its name and content do not decide."""
 
@@ -89,7 +100,7 @@ class ReadRequest(Taken):
 
 
 @frozen(kw_only=True)
-class ImportRequest(RunRequest, ReadRequest):
+class ImportRequest(GuardedRequest, ReadRequest):
     """An import of `file` (a path, or `-` for stdin) into `object` (a slug or an id).
 
     With `rows`, `file` is only their name. The other fields are the options of `crmctl bulk import`.
@@ -103,8 +114,6 @@ class ImportRequest(RunRequest, ReadRequest):
     on_duplicate_key: str = "error"
     references: Sequence[str] = ()
     on_missing_ref: str = "error"
-    expect: int | None = None
-    max_changes: str | None = None
     plan_file: str | Path | None = None
     map_pairs: Sequence[str] = ()
     map_file: str | Path | None = None
@@ -133,9 +142,6 @@ class ImportRequest(RunRequest, ReadRequest):
 
     def source(self) -> SourceOptions:
         return super().source() if self.rows is None else SourceOptions(format="jsonl")
-
-    def guard(self) -> Guard:
-        return Guard.parse(self.expect, self.max_changes)
 
     def plan(self) -> ImportPlan:
         """Return the plan that turns rows into records. Raises UsageError for invalid options or combinations."""

@@ -245,58 +245,48 @@ MOST_READS = 200
 """Maximum number of requests to read the records of refused updates."""
 
 
-@frozen
-class KeyConflicts:
-    """Check an import by key again after every row was sent. `payloads` reads its rows again."""
+def free_refused(resolver: Resolver, journal: Journal, reader: Reader, rows: Iterable[Payload]) -> int:
+    """Release refused rows whose key another client used for a new record, or whose record another client deleted.
 
-    resolver: Resolver
-    journal: Journal
-    reader: Reader
-    payloads: Callable[..., Iterable[Payload]]
-
-    def free_refused(self) -> int:
-        """Release refused rows whose key another client used for a new record, or whose record another client deleted.
-
-        Each of them now updates the existing record or creates one. Return their number. Raises read errors.
-        """
-        if not self.journal.counts()[RowState.FAILED]:
-            return 0
-        with KeyIndex(self.resolver.rule) as index, SeenIds() as updated, SeenIds() as existing:
-            for row, target in self._refused():
-                index.want(row.ordinal, row.data, row.parts)
-                if target is not None:
-                    updated.add(target.lower())
-            if not index.key_count:
-                return 0
-            lookup = self.resolver.lookup(self.reader, lambda: False)
-            lookup.as_of = self.journal.recall(SINCE) or 0
-            if not lookup.refresh(index.see):
-                raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
-            self.journal.remember(AS_OF, lookup.as_of)
-            if len(updated) <= MOST_READS or reading_cost(self.reader, self.reader.object_id, len(updated)).requests <= MOST_READS:
-                for record in chain.from_iterable(fetch(self.reader, updated)):
-                    existing.add(record.id.lower())
-            else:
-                existing = updated
-            freed = 0
-            outcomes = (outcome for _, outcome in self.resolver.outcomes(index) if self._has_changed(outcome, existing))
-            for chosen in chunks(outcomes):
-                self.journal.conclude((outcome.ordinal, RowState.UNSENT, None, None) for outcome in chosen)
-                self.resolver.write_down(self.journal, chosen, lambda _: None)
-                freed += len(chosen)
-            return freed
-
-    def _refused(self) -> Iterator[tuple[Payload, str | None]]:
-        for row, entry in entries_of(self.journal, self.payloads(in_full=True)):
+    Each of them now updates the existing record or creates one. Return their number. Raises read errors.
+    """
+    if not journal.counts()[RowState.FAILED]:
+        return 0
+    with KeyIndex(resolver.rule) as index, SeenIds() as updated, SeenIds() as existing:
+        for row, entry in entries_of(journal, rows):
             if entry is not None and entry.state is RowState.FAILED:
-                yield row, self.journal.recall(row.ordinal, TARGET)
+                index.want(row.ordinal, row.data, row.parts)
+                if (target := journal.recall(row.ordinal, TARGET)) is not None:
+                    updated.add(target.lower())
+        if not index.key_count:
+            return 0
+        lookup = resolver.lookup(reader, lambda: False)
+        lookup.as_of = journal.recall(SINCE) or 0
+        if not lookup.refresh(index.see):
+            raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
+        journal.remember(AS_OF, lookup.as_of)
+        if len(updated) <= MOST_READS or reading_cost(reader, reader.object_id, len(updated)).requests <= MOST_READS:
+            for record in chain.from_iterable(fetch(reader, updated)):
+                existing.add(record.id.lower())
+        else:
+            existing = updated
+        freed = 0
+        outcomes = (
+            outcome for _, outcome in resolver.outcomes(index) if _has_changed(journal, outcome, existing, creates=resolver.creates)
+        )
+        for chosen in chunks(outcomes):
+            journal.conclude((outcome.ordinal, RowState.UNSENT, None, None) for outcome in chosen)
+            resolver.write_down(journal, chosen, lambda _: None)
+            freed += len(chosen)
+        return freed
 
-    def _has_changed(self, outcome: Resolution, there: SeenIds) -> bool:
-        target = self.journal.recall(outcome.ordinal, TARGET)
-        if target is None:
-            # A refused row may still have a record that could not be linked.
-            if (row := self.journal.row(outcome.ordinal)) is not None and row.record_id is not None:
-                return False
-            return outcome.action in (RowAction.UPDATE, RowAction.UNCHANGED)
-        follows = {RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED} | (set() if self.resolver.creates else {RowAction.SKIP})
-        return target.lower() not in there and outcome.action in follows
+
+def _has_changed(journal: Journal, outcome: Resolution, existing: SeenIds, *, creates: bool) -> bool:
+    target = journal.recall(outcome.ordinal, TARGET)
+    if target is None:
+        # A refused row may still have a record that could not be linked.
+        if (row := journal.row(outcome.ordinal)) is not None and row.record_id is not None:
+            return False
+        return outcome.action in (RowAction.UPDATE, RowAction.UNCHANGED)
+    follows = {RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED} | (set() if creates else {RowAction.SKIP})
+    return target.lower() not in existing and outcome.action in follows

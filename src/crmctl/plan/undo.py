@@ -91,9 +91,6 @@ class Undo(UndoReport):
     gone: Listed = field(default_factory=Listed)
     tested: int = 0
     """Number of records deleted to test the lists."""
-    reads: int = 0
-    """Requests of a dry run, which the undo makes again."""
-
     restored_first: int = 0
     """Number of records restored to test the lists."""
     deleted: StepOutcome | None = None
@@ -122,9 +119,10 @@ class Undo(UndoReport):
 
     @property
     def expected(self) -> int:
+        """The estimated number of requests from now on."""
         parents = self.parents.found if self.parents is not None else 0
         looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
-        return self.reads + write_requests(self.found) + write_requests(self.restorable) + looks
+        return write_requests(self.found) + write_requests(self.restorable) + looks
 
     def to_document(self) -> dict[str, Any]:
         deleted, restored, parents = self.deleted or StepOutcome(), self.restored or StepOutcome(), self.parents
@@ -184,7 +182,7 @@ def undo(
     errors.
     """
     done = _undo(context, request, approve)
-    done.sent = requests_made(context)
+    done.requests = requests_made(context) if done.carried_out else done.requests
     return done
 
 
@@ -209,7 +207,7 @@ def _undo(
         written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed, reader.singly)
         plan = plan_undo(written, reader, context.listener.progress.note)
         plan.unsent += request.abandoned
-        plan.reads = requests_made(context) if request.dry_run else 0
+        plan.requests = plan.expected + (requests_made(context) if request.dry_run else 0)  # the undo makes these again
         if plan.is_empty:
             raise UsageError(f"job {plan.job} wrote nothing", code="nothing_to_undo")
         plan.seconds = seconds_for(context, plan.requests)

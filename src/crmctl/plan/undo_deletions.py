@@ -117,15 +117,13 @@ def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
 class Recreation(UndoReport):
     """Undo of a deletion.
 
-    `found`: records to create; `done`: records that earlier runs created. `finding`: requests to find the new ids and the references to
-    the old ones. `failed`: rows the service refused, and why. `unknown`: recreated records whose new id crmctl
-    cannot find. `activities` and `references` of other records were linked again; `unlinked` activities and `unreferenced` references could
-    not be.
+    `found`: records to create; `done`: records that earlier runs created. `failed`: rows the service refused, and why. `unknown`: recreated
+    records whose new id crmctl cannot find. `activities` and `references` of other records were linked again; `unlinked` activities and
+    `unreferenced` references could not be.
     """
 
     found: int = 0
     done: int = 0
-    finding: int = 0
     ids: Path | None = None
     created: int = 0
     failed: dict[int, str] = field(default_factory=dict)
@@ -145,10 +143,6 @@ class Recreation(UndoReport):
     @property
     def work(self) -> int:
         return self.found
-
-    @property
-    def expected(self) -> int:
-        return -(-self.found // BULK_LIMIT) + self.finding
 
     @property
     def refusals(self) -> Iterable[str]:
@@ -317,7 +311,7 @@ def recreate_deleted(context: BulkContext, job: ImportJob, approve: Callable[[Re
         if plan.found:
             slugs = {object_id: [attribute.slug for attribute in attributes] for object_id, attributes in referring.items()}
             reading = reading_price(context.service, slugs, count) + relink_price(context.service)
-            plan.finding = 1 + -(-plan.found // PAGE_LIMIT) + reading
+            plan.requests = -(-plan.found // BULK_LIMIT) + 1 + -(-plan.found // PAGE_LIMIT) + reading
         plan.seconds = seconds_for(context, plan.requests)
         if dry_run or not plan.found:
             plan.carried_out = not dry_run

@@ -61,11 +61,11 @@ WAYS = {
 
 @dataclass
 class UndoReport:
-    """Preview or outcome of an undo. `seconds`: its estimated duration; `sent`: the requests of the process."""
+    """Preview or outcome of an undo. `requests`: those it took, before it has run an estimate; `seconds`: its estimated duration."""
 
     job: str
     object: str
-    sent: int = field(default=0, kw_only=True)
+    requests: int = field(default=0, kw_only=True)
     seconds: float = field(default=0.0, kw_only=True)
     carried_out: bool = field(default=False, kw_only=True)
     error: CrmctlError | None = field(default=None, kw_only=True)
@@ -73,16 +73,6 @@ class UndoReport:
     @property
     def work(self) -> int:
         raise NotImplementedError
-
-    @property
-    def expected(self) -> int:
-        """The estimated number of requests."""
-        raise NotImplementedError
-
-    @property
-    def requests(self) -> int:
-        """The number of requests the undo took, or an estimate if it has not run."""
-        return self.sent if self.carried_out else self.expected
 
     @property
     def refusals(self) -> Iterable[str]:

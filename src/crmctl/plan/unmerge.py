@@ -53,7 +53,6 @@ class Separation(UndoReport):
 
     groups: int
     losers: int
-    expected: int = 0
     undone: int = 0
     before: int = 0
     remade: dict[str, str] = field(default_factory=dict)
@@ -304,7 +303,7 @@ def separate_records(
         groups = list(undoable(journal))
         losers = sum(len(group.losers) for group in groups)
         expected = likely_requests(journal) if groups else 0
-        result = Separation(job.id, job.header.object, len(groups), losers, expected, seconds=seconds_for(context, expected))
+        result = Separation(job.id, job.header.object, len(groups), losers, requests=expected, seconds=seconds_for(context, expected))
         result.before = group_counts(journal)[GroupState.UNDONE] - sum(group.state is GroupState.UNDONE for group in groups)
         if not groups:
             if result.before:
