@@ -29,7 +29,8 @@ from crmctl.models.resources import Record
 from crmctl.values.filters import Condition
 
 if TYPE_CHECKING:
-    from crmctl.plan.changes import Deletion, UpdatePreview
+    from crmctl.plan.changes import UpdatePreview
+    from crmctl.plan.deletions import Deletion
     from crmctl.plan.dry_run import ImportPreview
     from crmctl.plan.export import ExportSummary
     from crmctl.plan.inspect_file import InspectReport
@@ -328,8 +329,7 @@ class Bulk:
         Other parts stay as they are. With `dry_run` everything is read and compared, and nothing is written. Options: `UpdateRequest`, for
         example `max_changes="100"`; `approve` sees the changes and raises to stop them.
         """
-        from crmctl.plan.changes import Selection, UpdateRequest, preview_update, update
-        from crmctl.plan.job_hooks import agree
+        from crmctl.plan.changes import Selection, UpdateRequest, agree, preview_update, update
 
         approve = options.pop("approve", agree)
         conditions, admits = as_conditions(self._context, object_name, filter)
@@ -348,8 +348,8 @@ class Bulk:
         The file `result.summary.backup` keeps their data, and `undo` creates them again; `backup` names another file, `backup=False` keeps
         none. Raises UsageError for neither ids nor filter, or both.
         """
-        from crmctl.plan.changes import DeleteRequest, Selection, delete
-        from crmctl.plan.job_hooks import agree
+        from crmctl.plan.changes import Selection, agree
+        from crmctl.plan.deletions import DeleteRequest, delete
 
         if not dry_run:
             self._context.guard_write()

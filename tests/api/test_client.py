@@ -12,7 +12,8 @@ import pytest
 from crmctl import Client
 from crmctl.api import ClientContext, LogListener
 from crmctl.errors import ConfigError, InterruptedByUser, NotFoundError, RejectedError, UsageError
-from crmctl.plan.changes import DeleteRequest, Deletion, Selection, delete
+from crmctl.plan.changes import Selection
+from crmctl.plan.deletions import DeleteRequest, Deletion, delete
 from crmctl.plan.undo import Undo, UndoRequest, undo
 from tests.support.service import RunningService, running_service
 

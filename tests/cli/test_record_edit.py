@@ -10,7 +10,7 @@ import pytest
 
 from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import NetworkError
-from crmctl.write.deletion import Editing
+from crmctl.plan.edit import Editing
 from tests.cli.conftest import requests_of
 from tests.support.cli import Result, expect_exit, run_crmctl, spawn
 from tests.support.inprocess import run_here

@@ -15,7 +15,7 @@ from typing import Any
 from crmctl.main import main
 from crmctl.match.references import ReferenceMap
 from crmctl.plan import export, undo
-from crmctl.plan.job_hooks import DeleteHooks
+from crmctl.plan.deletions import DeleteHooks
 from crmctl.read.export_passes import Increments
 from crmctl.write import sender
 from crmctl.write.journal import Journal

@@ -10,9 +10,9 @@ import pytest
 
 from crmctl.client.crm import Crm
 from crmctl.errors import RejectedError, UsageError
+from crmctl.plan.changes import read_ids
 from crmctl.read.records import scan
 from crmctl.read.stable_pages import Listing, SeenIds
-from crmctl.write.deletion import read_ids
 from crmctl.write.steps import StepOutcome, StepSender, deletions, take_steps
 from tests.support.bulkjobs import Silent
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault

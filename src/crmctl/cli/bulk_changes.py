@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from crmctl.cli.runtime import Runtime
-    from crmctl.plan.changes import Deletion, Selection
+    from crmctl.plan.changes import ChangeForecast, Selection
+    from crmctl.plan.deletions import Deletion
     from crmctl.plan.dry_run import ImportPreview, PlanPreview
     from crmctl.plan.import_records import ApplyRequest
-    from crmctl.plan.job_hooks import ChangeForecast
     from crmctl.plan.results import ImportResult
 
 
@@ -277,7 +277,7 @@ def _sample_lines(runtime: Runtime, forecast: ChangeForecast) -> list[str]:
 
 def delete_records(runtime: Runtime, object_name: str, backup: str | bool, values: Mapping[str, Any]) -> None:
     """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
-    from crmctl.plan.changes import DeleteRequest, delete, example_deletion
+    from crmctl.plan.deletions import DeleteRequest, delete, example_deletion
 
     if not runtime.dry_run:
         runtime.emitter.check_result(example_deletion(object_name))
@@ -311,7 +311,7 @@ def show_deletion(runtime: Runtime, done: Deletion) -> None:
 
 def show_resumed(runtime: Runtime, result: ImportResult) -> None:
     """Show the result of a resumed job. Raises the error that goes with its exit code."""
-    from crmctl.plan.changes import resumed_deletion
+    from crmctl.plan.deletions import resumed_deletion
 
     deletion = resumed_deletion(RuntimeContext(runtime), result)
     if deletion is None:

@@ -30,7 +30,8 @@ from crmctl.org.jobs import (
 )
 from crmctl.org.sections import current_entry, read_sections, send_entry, takes_sections, to_send
 from crmctl.org.tables import Side
-from crmctl.plan.changes import DeleteRequest, Selection, delete
+from crmctl.plan.changes import Selection
+from crmctl.plan.deletions import DeleteRequest, delete
 from crmctl.plan.final_count import LOOKS, NOTED_LOOKS
 from crmctl.plan.import_records import import_records
 from crmctl.plan.requests import ImportRequest, store_of

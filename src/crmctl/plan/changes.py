@@ -1,57 +1,48 @@
-"""Update and delete selected records."""
+"""Select records and update them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.bulk_context import BulkContext, showing
 from crmctl.client.answers import Page
 from crmctl.client.directory import known_attributes
 from crmctl.client.query.record_query import stray_finder
 from crmctl.client.session import encode_json
-from crmctl.errors import CrmctlError, ForbiddenError, PartialError, RejectedError, UsageError
+from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, Mode
-from crmctl.files.rows import SourceOptions, spool_ids
-from crmctl.files.sources import STDIN, GivenInput, is_stream
+from crmctl.files.rows import Format, Source, SourceOptions, spool_ids
+from crmctl.files.sources import STDIN, GivenInput, is_stream, open_source
 from crmctl.files.validation import Entry, Payload
-from crmctl.files.whole_files import check_place
+from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
+from crmctl.match.keys import is_unchanged
 from crmctl.models import jsontext
+from crmctl.models.findings import Finding
 from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
 from crmctl.plan.dry_run import seconds_for
-from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, open_input
-from crmctl.plan.job_hooks import (
-    BACKUP_NAME,
-    PLACE,
-    Approve,
-    ChangeForecast,
-    Changing,
-    DeleteHooks,
-    KeptRecords,
-    UpdateHooks,
-)
+from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, before_image, finding_of_merge, open_input
+from crmctl.plan.job_hooks import JobHooks
 from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
-from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
+from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import GuardedRequest, resolve_target, sample_records, store_of
-from crmctl.plan.results import FindingLog, ImportResult, rejected_rows, service_words
+from crmctl.plan.results import FindingLog, ImportResult, rejected_rows
+from crmctl.plan.row_actions import Resolution, write_down
 from crmctl.read.read_back import Reader
-from crmctl.read.records import PAGE_STEP, Cost, KnownRecords, fetch, scan
+from crmctl.read.records import PAGE_STEP, Cost, KnownRecords, fetch, read_known, scan
 from crmctl.read.stable_pages import Listing, SeenIds
-from crmctl.values.composites import currency_code, parse_assignments
+from crmctl.values.composites import Merger, currency_code, parse_assignments
 from crmctl.values.filters import Condition, format_condition
-from crmctl.write.database import JobKind, RowState
-from crmctl.write.deletion import DeleteSummary, read_ids
-from crmctl.write.in_flight import DeliveryOptions, write_requests
-from crmctl.write.jobs import JobInfo, Summary, effort
-from crmctl.write.journal import DOUBTED, SEEN
+from crmctl.write.database import JobKind, JobState, RowState
+from crmctl.write.in_flight import write_requests
+from crmctl.write.jobs import Summary
 
 
 @dataclass
@@ -157,159 +148,73 @@ class Selection:
         self.price(cost.requests)
 
 
-NAMED = 5
-"""The number of records a confirmation prompt names."""
+SHOWN_PROBLEMS = 20
 
 
-@frozen
-class DeleteRequest:
-    """A request to delete records. `backup` is False for no backup, a path, or True for a file in the job's folder."""
+def read_ids(path: Path, name: str, ids: SeenIds) -> None:
+    """Collect the ids of a file: one per line, a JSON array, or the `id` column of a table in any format.
 
-    object: str
-    selection: Selection
-    backup: bool | str | Path = True
-    expect: int | None = None
-    concurrency: int = 2
-    dry_run: bool = False
-
-
-@frozen
-class Deletion:
-    """A planned deletion and, once it has run, its outcome. `first`: the ids of the first request; `named`: the first records."""
-
-    object: str
-    object_id: str
-    records: int
-    first: Sequence[str]
-    summary: DeleteSummary | None = None
-    named: Sequence[Record] = ()
-    attributes: Sequence[Attribute] = ()
-    absent: int = 0
-    reads: int = 0
-
-    @property
-    def requests(self) -> int:
-        """The total number of requests, including those that found the records."""
-        return self.reads + write_requests(self.records)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form: the outcome, or before the run the complete first request."""
-        if self.summary is not None:
-            return self.summary.to_document()
-        path = f"/api/v1/objects/{self.object_id}/records/bulk"
-        body = {"ids": list(self.first)}
-        return {"dryRun": True, "method": "DELETE", "path": path, "body": body, "records": self.records, "requests": self.requests}
-
-    def raise_for_error(self) -> None:
-        summary = self.summary
-        if summary is None:
-            return
-        if summary.error is not None:
-            raise summary.error
-        others = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
-        if counts := ", ".join(f"{count:,} {state}" for state, count in others.items() if count):
-            raise PartialError(f"not every record was deleted: {counts}{service_words(summary.refusals)}")
-
-
-def example_deletion(object_name: str) -> dict[str, Any]:
-    return DeleteSummary(object_name).to_document()
-
-
-def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Deletion], None]) -> Deletion:
-    """Read the records, show the plan to `approve`, and delete them as a job. A dry run returns the plan instead.
-
-    `approve` raises to cancel. The result lists the records the service refused. Raises UsageError for an ambiguous selection,
-    RejectedError for a malformed id or an unexpected number of records, and StorageError if the backup cannot be written. Each of these
-    errors stops the deletion before its first request.
+    Ignores blank lines and repetitions, and accepts a file without rows. Raises UsageError for a file with content but no id, RejectedError
+    for a file with ids and other content, with the lines.
     """
-    request.selection.check()
-    store = store_of(context)
-    if isinstance(request.backup, str | Path):
-        check_place(Path(request.backup))
-    target = resolve_target(context, request.object)
-    with ExitStack() as stack:
-        records = stack.enter_context(KnownRecords())
-        is_read = _read(context, request, target.object_id, records)
-        plan = _planned(request, target, records, is_read=is_read)
-        _check_number(request, plan)
-        if request.dry_run:
-            return replace(plan, reads=requests_made(context))
-        if not plan.records:
-            return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent, requests=requests_made(context)))
-        approve(plan)
-        ids = chain((record.id for record in records), records.missing())  # in the service's spelling where the record was read
-        ids_input = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, ids)))
-        only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
-        job = start_import(store, target, ids_input, JobOptions(only_ids, kind=JobKind.DELETE))
-        place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
-        job.journal.remember(PLACE, str(Path(place).absolute()) if place else None)
-        hooks = (lambda job: DeleteHooks(job, records)) if is_read else DeleteHooks
-        options = RunOptions(DeliveryOptions(concurrency=request.concurrency), hooks=hooks)
-        result = run_or_leave_nothing(context, job, options)
-        return deletion_of(context, store.find(job.id), result)
-
-
-def resumed_deletion(context: BulkContext, result: ImportResult) -> Deletion | None:
-    """Return the outcome of a resumed deletion; None for any other kind of job."""
-    if result.summary.mode != JobKind.DELETE or result.job is None:
-        return None
-    return deletion_of(context, store_of(context).find(result.job), result)
-
-
-def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Deletion:
-    """Return the outcome of a deletion job; `result` comes from its last run."""
-    with closing(store_of(context).open(job)) as journal:
-        counts, (requests, elapsed) = journal.counts(), effort(journal)
-        absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
-        backup = KeptRecords.of(journal)
-        summary = DeleteSummary(
-            job.header.object,
-            deleted=counts[RowState.UPDATED],
-            not_found=counts[RowState.SKIPPED] + (0 if doubted else absent),
-            failed=counts[RowState.FAILED],
-            uncertain=absent if doubted else 0,
-            in_doubt=counts[RowState.IN_DOUBT],
-            unsent=counts[RowState.UNSENT],
-            requests=requests,
-            elapsed=elapsed,
-            error=None if isinstance(result.error, PartialError | RejectedError) else result.error,
-            job=job.id,
-            backup=backup.path if backup is not None else None,
-            refusals=tuple(journal.refusals()),
+    problems: list[dict[str, Any]] = []
+    for line, text in _candidates(path, name):
+        if is_uuid(text):
+            ids.add(text.lower())
+        elif len(problems) < SHOWN_PROBLEMS:
+            problems.append({"line": line, "value": text[:80]})
+        elif len(ids):
+            break
+    if not problems:
+        return
+    first = problems[0]
+    message = f"{name}, line {first['line']}: {first['value']!r} is not a record id"
+    if not len(ids):
+        raise UsageError(
+            f"{message}, and there is none in the file", hint="one id a line, or a table with an id column", code="no_ids", details=problems
         )
-    return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
+    raise RejectedError(f"{message}; nothing was written", code="malformed_id", details=problems)
 
 
-def _read(context: BulkContext, request: DeleteRequest, object_id: str, records: KnownRecords) -> bool:
-    """Fill `known`, and return whether crmctl may read records: a deletion by id without a backup needs only the ids."""
+def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
     try:
-        request.selection.read(context, object_id, records)
-        return True
-    except ForbiddenError as error:
-        if request.selection.conditions:
-            raise
-        if request.backup:
-            error.hint = f"{error.hint}; or --no-backup deletes without a copy" if error.hint else "--no-backup deletes without a copy"
-            raise
-    return False
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            lines = ((number, line.strip()) for number, line in enumerate(file, 1))
+            filled = (line for line in lines if line[1])
+            first = next(filled, None)
+            if first is None or is_uuid(first[1]):
+                yield from [first] if first else []
+                yield from filled
+                return
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
+    array = first[1].startswith("[")
+    source = open_source(path, SourceOptions(format="json") if array else SourceOptions(), name=name)
+    yield from (_of_json if source.dialect.format in (Format.JSON, Format.JSONL) else _of_table)(source)
 
 
-def _planned(request: DeleteRequest, target: ImportTarget, records: KnownRecords, *, is_read: bool) -> Deletion:
-    count = records.found if is_read else len(records)
-    first = list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT))
-    named = list(islice(records, NAMED))
-    absent = len(records) - count
-    return Deletion(request.object, target.object_id, count, first, named=named, attributes=target.attributes, absent=absent)
+def _of_json(source: Source) -> Iterator[tuple[int, str]]:
+    """Yield the ids of records, or ids given as strings."""
+    for row in source.rows():
+        parsed: Any = None
+        if row.value is not None:
+            parsed = next((value for key, value in row.value.items() if key.strip().lower() == "id"), None)
+        elif row.problem is not None and row.problem.code == "not_an_object":
+            parsed = jsontext.loads(row.raw)
+        yield row.first_line, parsed.strip() if isinstance(parsed, str) else row.raw
 
 
-def _check_number(request: DeleteRequest, plan: Deletion) -> None:
-    if request.expect is not None and plan.records != request.expect:
-        raise RejectedError(
-            f"{plan.records:,} records would be deleted, --expect says {request.expect:,}; nothing was deleted",
-            hint="--dry-run shows what would be done",
-            code="unexpected_changes",
-            details={"changes": plan.records},
-        )
+def _of_table(source: Source) -> Iterator[tuple[int, str]]:
+    column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
+    if column is None and len(source.header) == 1:
+        # A list without a header, so a row equal to the first line is an id, not a repeated header.
+        yield 1, source.header[0].strip()
+        yield from ((row.first_line, row.raw.strip().strip('"').strip()) for row in source.rows())
+        return
+    if column is None:
+        raise UsageError(f"{source.name}, line 1: neither a record id nor the names of columns with id among them", code="unknown_format")
+    for row in source.rows():
+        yield row.first_line, row.raw if row.problem is not None else row.cells[column].strip() or row.raw
 
 
 @frozen(kw_only=True)
@@ -463,3 +368,136 @@ def _compare(planned: PlannedInput, records: KnownRecords, forecast: ChangeForec
             body = {"data": dict(change.sent), "id": change.record.id}
             first.append(Entry(change.ordinal, encode_json(body), change.record.id))
     return first
+
+
+SAMPLES = 5
+"""The number of changed records a confirmation prompt shows."""
+
+Find = Callable[[str], Record | None]
+"""Returns the record with an id, or None."""
+
+
+class ValueChange(NamedTuple):
+    """The effect of one row.
+
+    `sent` holds the values to send, `before` the values they overwrite, and `whole` the values completed from parts. `finding` is the
+    reason for not sending the row.
+    """
+
+    ordinal: int
+    action: RowAction
+    record: Record | None = None
+    sent: Mapping[str, Any] = {}
+    before: Mapping[str, Any] = {}
+    whole: Mapping[str, Any] | None = None
+    finding: Finding | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        after = {slug: value for slug, value in self.sent.items() if slug in self.before}
+        return {"id": self.record.id if self.record is not None else None, "before": dict(self.before), "after": after}
+
+    @property
+    def resolution(self) -> Resolution:
+        record_id, whole = self.record.id if self.record is not None else None, dict(self.whole) if self.whole is not None else None
+        return Resolution(self.ordinal, self.action, record_id, self.finding, before=dict(self.before), whole=whole)
+
+
+@frozen
+class Changing:
+    """Compares rows with the records they name by id."""
+
+    attributes: Mapping[str, Attribute]
+    merger: Merger
+
+    @classmethod
+    def of(cls, planned: PlannedInput) -> Changing:
+        return cls({attribute.slug: attribute for attribute in planned.shown_attributes}, planned.merger)
+
+    def changes(self, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
+        return (self._change(row, find(row.id or "")) for row in rows)
+
+    def _change(self, row: Payload, record: Record | None) -> ValueChange:
+        if record is None:
+            return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
+        try:
+            merged = self.merger.merge_all(row.parts, record.data) if row.parts else None
+        except RejectedError as error:
+            from crmctl.client.query.related_records import label_of  # only for a refused row: an import does without queries
+
+            finding = finding_of_merge(error)
+            label = label_of(record, self.attributes.values())
+            return _refused(row, replace(finding, message=f"{label}: {finding.message}"))
+        sent = row.data | (merged or {})
+        if is_unchanged(sent, record.data, self.attributes):
+            return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
+        return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), merged)
+
+
+@dataclass
+class ChangeForecast:
+    """The predicted effect of changing many records.
+
+    Of all `rows`, `changes` get a new value, `unchanged` already hold it, and `rejected` cannot be written. `samples` are the first
+    changes; `attributes` determine how their values are shown.
+    """
+
+    object: str
+    attributes: Sequence[Attribute] = ()
+    rows: int = 0
+    changes: int = 0
+    unchanged: int = 0
+    rejected: int = 0
+    samples: list[ValueChange] = field(default_factory=list)
+
+    @property
+    def requests(self) -> int:
+        return write_requests(self.changes)
+
+    def add(self, change: ValueChange) -> None:
+        self.rows += 1
+        self.changes += change.action is RowAction.UPDATE
+        self.unchanged += change.action is RowAction.UNCHANGED
+        self.rejected += change.action is RowAction.REJECT
+        if change.action is RowAction.UPDATE and len(self.samples) < SAMPLES:
+            self.samples.append(change)
+
+
+def _refused(row: Payload, why: Finding) -> ValueChange:
+    """Refuse a row without its place: the user's file has no such line."""
+    return ValueChange(row.ordinal, RowAction.REJECT, finding=replace(why, ordinal=row.ordinal))
+
+
+Approve = Callable[[ChangeForecast], None]
+"""Receives the planned changes and raises CrmctlError to cancel them."""
+
+
+def agree(_: object) -> None:
+    """Approve without a prompt."""
+
+
+@frozen
+class UpdateHooks(JobHooks):
+    """The steps of an update. `known` holds the records if they were just read; a resumed job reads them again."""
+
+    approve_changes: Approve = agree
+    known: KnownRecords | None = None
+
+    def approve(self, run: ImportRun) -> None:
+        journal = self.job.journal
+        forecast = ChangeForecast(journal.header.object, self.job.input.attributes)
+        try:
+            with ExitStack() as stack:
+                records = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
+                for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), records.get)):
+                    for change in chunk:
+                        forecast.add(change)
+                    write_down(journal, (change.resolution for change in chunk), run.report)
+            if forecast.rejected and run.stop_on_error:
+                journal.state = JobState.REJECTED
+                return
+            run.guard.check(forecast.changes, forecast.rows)
+            if forecast.changes:
+                self.approve_changes(forecast)
+        except RejectedError:
+            journal.state = JobState.REJECTED
+            raise

@@ -31,9 +31,8 @@ from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.read.read_back import LONG_READ, Reader
 from crmctl.write.database import MAY_BE_THERE, BatchState, RowState
-from crmctl.write.effect import samples
 from crmctl.write.evidence import Evidence, FinalCount, Sent
-from crmctl.write.in_flight import SendContext, further_records
+from crmctl.write.in_flight import SendContext, further_records, samples
 from crmctl.write.journal import DUPLICATE, Journal, RowEntry, SentBatch, add_rivals, entries_of, records_made
 from crmctl.write.methods import CONTROL_SECONDS, recognitions
 from crmctl.write.reconcile import LONG_WAIT

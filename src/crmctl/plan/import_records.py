@@ -16,7 +16,6 @@ from crmctl.errors import CrmctlError
 from crmctl.files.rows import spool_rows
 from crmctl.files.sources import GivenInput, open_source
 from crmctl.frozen import frozen
-from crmctl.match.references import parse_references, references_in
 from crmctl.models.resources import Attribute
 from crmctl.plan.final_count import LATE_FACTOR, LOOKS, NOTED_LOOKS, UNKNOWN_LAG, UNVERIFIED
 from crmctl.plan.import_plan import ImportPlan, PlannedInput
@@ -139,6 +138,8 @@ def prepared(
     header = open_source(path, plan.source, name=request.file).header
     references: tuple[Reference, ...] = ()
     if request.references or any("." in column for column in header):
+        from crmctl.match.references import parse_references, references_in
+
         named = tuple(request.references)
         named = (*named, *references_in(header, target.attributes, named, lambda of: directory.object(of).slug or of))
         references = parse_references(named, target.attributes, object_of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -23,14 +23,12 @@ from crmctl.errors import (
 from crmctl.files.mapping import Mode
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.files.whole_files import CHUNK_ROWS, chunks
-from crmctl.match.keys import KeyIndex
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.final_count import UNVERIFIED, RunResult, conclude_job
 from crmctl.plan.import_plan import NO_ID, NO_RECORD
 from crmctl.plan.job_start import ImportRun, InputRows
 from crmctl.read.read_back import Baseline, Reader
-from crmctl.read.records import find
 from crmctl.values.moments import micros_of
 from crmctl.write.database import BatchState, JobState, RowState
 from crmctl.write.evidence import Sent
@@ -247,6 +245,8 @@ def _with_ids(run: ImportRun, rows: Sequence[SendableRow]) -> Sequence[SendableR
 
 def _resolve(run: ImportRun, resolver: Resolver) -> None:
     """Check the input and find the record of each row. In a resumed job, look only for rows that were not sent."""
+    from crmctl.match.keys import KeyIndex
+
     journal = run.journal
     lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
     lookup.at_hand = run.at_hand or lookup.at_hand
@@ -390,24 +390,3 @@ def rejection(row: SendableRow) -> str | None:
     """Return the reasons for rejecting a row in one line; None if the row is valid."""
     rejecting = (finding for finding in row.findings if finding.rejects)
     return "; ".join(finding.message if finding.column is None else f"{finding.column}: {finding.message}" for finding in rejecting) or None
-
-
-NOT_THERE = "no record has this id"
-
-MOST_READS = 1_000
-"""The maximum number of refused rows to check; with more, the service's own messages stay."""
-
-
-def skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], report: Callable[[Finding], None]) -> None:
-    """Read the records of refused rows and mark rows without a record as skipped. Raises reading errors."""
-    if not 0 < journal.counts()[RowState.FAILED] <= MOST_READS:
-        return
-    entries = entries_of(journal, payloads)
-    refused = [row for row, entry in entries if entry is not None and entry.state is RowState.FAILED and row.id]
-    existing = {record.id.lower() for record in find(reader, (str(row.id) for row in refused))}
-    missing = [row for row in refused if str(row.id).lower() not in existing]
-    for row in missing:
-        finding = Finding(NO_RECORD, f"skipped: {NOT_THERE}", hint="it was deleted, or belongs elsewhere", severity=Severity.WARNING)
-        report(finding.at(row.ordinal, row.first_line, row.last_line).on("id", row.id))
-    journal.conclude((row.ordinal, RowState.UNSENT, None, None) for row in missing)
-    journal.conclude((row.ordinal, RowState.SKIPPED, None, NOT_THERE) for row in missing)

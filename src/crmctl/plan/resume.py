@@ -16,18 +16,20 @@ from crmctl.match.references import FILE_NAME as REFERENCES
 from crmctl.match.references import ReferenceMap
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record
 from crmctl.plan import audit
+from crmctl.plan.changes import Approve, UpdateHooks, agree
+from crmctl.plan.deletions import DeleteHooks
+from crmctl.plan.edit import EditHooks, Editing, kept_text
 from crmctl.plan.feed import FILE_NAME as KEPT
 from crmctl.plan.feed import KeptValues
 from crmctl.plan.import_plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.plan.import_run import rows_of
-from crmctl.plan.job_hooks import Approve, DeleteHooks, EditHooks, JobHooks, UpdateHooks, agree, kept_text
+from crmctl.plan.job_hooks import JobHooks
 from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
 from crmctl.plan.results import ImportResult, duplicates_text, lacks_files, write_results
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
-from crmctl.write.deletion import Editing
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobInfo, JobStore, refuse_running
 from crmctl.write.journal import DUPLICATE, Header, Journal

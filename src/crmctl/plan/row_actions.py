@@ -271,10 +271,8 @@ def free_refused(resolver: Resolver, journal: Journal, reader: Reader, rows: Ite
         else:
             existing = updated
         freed = 0
-        outcomes = (
-            outcome for _, outcome in resolver.outcomes(index) if _has_changed(journal, outcome, existing, creates=resolver.creates)
-        )
-        for chosen in chunks(outcomes):
+        outcomes = (outcome for _, outcome in resolver.outcomes(index))
+        for chosen in chunks(outcome for outcome in outcomes if _has_changed(journal, outcome, existing, creates=resolver.creates)):
             journal.conclude((outcome.ordinal, RowState.UNSENT, None, None) for outcome in chosen)
             resolver.write_down(journal, chosen, lambda _: None)
             freed += len(chosen)

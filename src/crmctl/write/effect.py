@@ -7,7 +7,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from crmctl.client.answers import Page
 from crmctl.clock import Backoff, Clock
@@ -22,6 +22,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import read_one
 from crmctl.values.attribute_types import Trait, typed, types_with
 from crmctl.values.moments import MICROS, micros_of, micros_of_date, seconds_of
+from crmctl.write.in_flight import samples
 
 
 class StepStanding(StrEnum):
@@ -199,8 +200,6 @@ UNTRUE = "the service answered that it deleted this record, and still returns it
 STILL_THERE = "the service deleted fewer records than it was asked for, and this one is still there"
 
 
-T = TypeVar("T")
-
 Weigh = Callable[[Record], StepStanding]
 """Returns how a record stands to a write: before it, after it, or changed in some other way."""
 
@@ -236,11 +235,6 @@ def updates_to_show(entries: Sequence[Entry], before: Images, as_of: int | None)
     visible = [entry for entry in entries if (image := before.get(entry.ordinal)) is None or is_visible(image, entry.data)]
     for entry in samples(visible):
         yield str(entry.id), partial(_standing_of_row, entry, before.get(entry.ordinal), as_of if len(visible) > 1 else None)
-
-
-def samples(rows: Sequence[T]) -> Sequence[T]:
-    """Return the last, the first and the middle one of these rows, as far as they differ."""
-    return [rows[place] for place in dict.fromkeys([len(rows) - 1, 0, len(rows) // 2])] if rows else []
 
 
 def is_visible(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

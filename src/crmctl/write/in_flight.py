@@ -34,6 +34,7 @@ ATTEMPTS = 4
 """Most attempts of a request while its outcome is unknown."""
 
 Part = TypeVar("Part")
+T = TypeVar("T")
 
 
 class InHalves(Generic[Part]):
@@ -69,6 +70,11 @@ WITHOUT_EFFECT = "the service answered that it updated the record, which still h
 
 SETTLE_SECONDS = 120.0
 """How many seconds after the send a missing row may still appear."""
+
+
+def samples(rows: Sequence[T]) -> Sequence[T]:
+    """Return the last, the first and the middle one of these rows, as far as they differ."""
+    return [rows[place] for place in dict.fromkeys([len(rows) - 1, 0, len(rows) // 2])] if rows else []
 
 
 def write_requests(records: int) -> int:

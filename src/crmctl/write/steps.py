@@ -26,8 +26,8 @@ from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import BatchState
-from crmctl.write.effect import Attributes, StepStanding, alike, current_records, is_visible, samples, standing, still_there, took_effect
-from crmctl.write.in_flight import ATTEMPTS, WITHOUT_EFFECT, InHalves, attempts
+from crmctl.write.effect import Attributes, StepStanding, alike, current_records, is_visible, standing, still_there, took_effect
+from crmctl.write.in_flight import ATTEMPTS, WITHOUT_EFFECT, InHalves, attempts, samples
 from crmctl.write.verdicts import Verdict, judge
 
 

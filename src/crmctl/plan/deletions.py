@@ -1,0 +1,359 @@
+"""Delete selected records, after a copy of them was saved."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crmctl.bulk_context import BulkContext
+from crmctl.client.crm import Crm
+from crmctl.client.session import AttemptObserver
+from crmctl.errors import (
+    CrmctlError,
+    DeniedError,
+    ForbiddenError,
+    NotFoundError,
+    PartialError,
+    RejectedError,
+    ServiceError,
+    StorageError,
+    UsageError,
+    reason,
+)
+from crmctl.files.mapping import MappingOptions, Mode
+from crmctl.files.rows import SourceOptions, spool_ids
+from crmctl.files.validation import Payload
+from crmctl.files.whole_files import check_place, chunks, whole_bytes
+from crmctl.frozen import frozen
+from crmctl.models import jsontext
+from crmctl.models.resources import BULK_LIMIT, Attribute, BulkFailure, BulkResult, Record, document_of
+from crmctl.plan.changes import Selection
+from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
+from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_table
+from crmctl.plan.requests import resolve_target, store_of
+from crmctl.plan.results import ImportResult, service_words
+from crmctl.read.read_back import Reader
+from crmctl.read.records import KnownRecords, read_known, read_one
+from crmctl.write.database import JobKind, RowState
+from crmctl.write.effect import still_there
+from crmctl.write.in_flight import DeliveryOptions, WriteBatch, write_requests
+from crmctl.write.jobs import JobInfo, effort
+from crmctl.write.journal import DOUBTED, SEEN, Journal, RowEntry, entries_of
+
+NAMED = 5
+"""The number of records a confirmation prompt names."""
+
+
+@frozen
+class DeleteRequest:
+    """A request to delete records. `backup` is False for no backup, a path, or True for a file in the job's folder."""
+
+    object: str
+    selection: Selection
+    backup: bool | str | Path = True
+    expect: int | None = None
+    concurrency: int = 2
+    dry_run: bool = False
+
+
+@dataclass
+class DeleteSummary:
+    """Counts by outcome. `uncertain` records are gone but may not have existed before; `unsent` ids were not requested."""
+
+    object: str
+    deleted: int = 0
+    not_found: int = 0
+    failed: int = 0
+    uncertain: int = 0
+    in_doubt: int = 0
+    unsent: int = 0
+    requests: int = 0
+    elapsed: float = 0.0
+    error: CrmctlError | None = None
+    job: str | None = None
+    backup: Path | None = None
+    refusals: Sequence[str] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        names = "job object deleted not_found failed uncertain in_doubt unsent requests elapsed_seconds backup"
+        return document_of(self, names, elapsedSeconds=round(self.elapsed, 3))
+
+
+@frozen
+class Deletion:
+    """A planned deletion and, once it has run, its outcome. `first`: the ids of the first request; `named`: the first records."""
+
+    object: str
+    object_id: str
+    records: int
+    first: Sequence[str]
+    summary: DeleteSummary | None = None
+    named: Sequence[Record] = ()
+    attributes: Sequence[Attribute] = ()
+    absent: int = 0
+    reads: int = 0
+
+    @property
+    def requests(self) -> int:
+        """The total number of requests, including those that found the records."""
+        return self.reads + write_requests(self.records)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form: the outcome, or before the run the complete first request."""
+        if self.summary is not None:
+            return self.summary.to_document()
+        path = f"/api/v1/objects/{self.object_id}/records/bulk"
+        body = {"ids": list(self.first)}
+        return {"dryRun": True, "method": "DELETE", "path": path, "body": body, "records": self.records, "requests": self.requests}
+
+    def raise_for_error(self) -> None:
+        summary = self.summary
+        if summary is None:
+            return
+        if summary.error is not None:
+            raise summary.error
+        others = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
+        if counts := ", ".join(f"{count:,} {state}" for state, count in others.items() if count):
+            raise PartialError(f"not every record was deleted: {counts}{service_words(summary.refusals)}")
+
+
+def example_deletion(object_name: str) -> dict[str, Any]:
+    return DeleteSummary(object_name).to_document()
+
+
+def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Deletion], None]) -> Deletion:
+    """Read the records, show the plan to `approve`, and delete them as a job. A dry run returns the plan instead.
+
+    `approve` raises to cancel. The result lists the records the service refused. Raises UsageError for an ambiguous selection,
+    RejectedError for a malformed id or an unexpected number of records, and StorageError if the backup cannot be written. Each of these
+    errors stops the deletion before its first request.
+    """
+    request.selection.check()
+    store = store_of(context)
+    if isinstance(request.backup, str | Path):
+        check_place(Path(request.backup))
+    target = resolve_target(context, request.object)
+    with ExitStack() as stack:
+        records = stack.enter_context(KnownRecords())
+        is_read = _read(context, request, target.object_id, records)
+        plan = _planned(request, target, records, is_read=is_read)
+        _check_number(request, plan)
+        if request.dry_run:
+            return replace(plan, reads=requests_made(context))
+        if not plan.records:
+            return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent, requests=requests_made(context)))
+        approve(plan)
+        ids = chain((record.id for record in records), records.missing())  # in the service's spelling where the record was read
+        ids_input = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, ids)))
+        only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
+        job = start_import(store, target, ids_input, JobOptions(only_ids, kind=JobKind.DELETE))
+        place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
+        job.journal.remember(PLACE, str(Path(place).absolute()) if place else None)
+        hooks = (lambda job: DeleteHooks(job, records)) if is_read else DeleteHooks
+        options = RunOptions(DeliveryOptions(concurrency=request.concurrency), hooks=hooks)
+        result = run_or_leave_nothing(context, job, options)
+        return deletion_of(context, store.find(job.id), result)
+
+
+def resumed_deletion(context: BulkContext, result: ImportResult) -> Deletion | None:
+    """Return the outcome of a resumed deletion; None for any other kind of job."""
+    if result.summary.mode != JobKind.DELETE or result.job is None:
+        return None
+    return deletion_of(context, store_of(context).find(result.job), result)
+
+
+def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Deletion:
+    """Return the outcome of a deletion job; `result` comes from its last run."""
+    with closing(store_of(context).open(job)) as journal:
+        counts, (requests, elapsed) = journal.counts(), effort(journal)
+        absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
+        backup = KeptRecords.of(journal)
+        summary = DeleteSummary(
+            job.header.object,
+            deleted=counts[RowState.UPDATED],
+            not_found=counts[RowState.SKIPPED] + (0 if doubted else absent),
+            failed=counts[RowState.FAILED],
+            uncertain=absent if doubted else 0,
+            in_doubt=counts[RowState.IN_DOUBT],
+            unsent=counts[RowState.UNSENT],
+            requests=requests,
+            elapsed=elapsed,
+            error=None if isinstance(result.error, PartialError | RejectedError) else result.error,
+            job=job.id,
+            backup=backup.path if backup is not None else None,
+            refusals=tuple(journal.refusals()),
+        )
+    return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
+
+
+def _read(context: BulkContext, request: DeleteRequest, object_id: str, records: KnownRecords) -> bool:
+    """Fill `known`, and return whether crmctl may read records: a deletion by id without a backup needs only the ids."""
+    try:
+        request.selection.read(context, object_id, records)
+        return True
+    except ForbiddenError as error:
+        if request.selection.conditions:
+            raise
+        if request.backup:
+            error.hint = f"{error.hint}; or --no-backup deletes without a copy" if error.hint else "--no-backup deletes without a copy"
+            raise
+    return False
+
+
+def _planned(request: DeleteRequest, target: ImportTarget, records: KnownRecords, *, is_read: bool) -> Deletion:
+    count = records.found if is_read else len(records)
+    first = list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT))
+    named = list(islice(records, NAMED))
+    absent = len(records) - count
+    return Deletion(request.object, target.object_id, count, first, named=named, attributes=target.attributes, absent=absent)
+
+
+def _check_number(request: DeleteRequest, plan: Deletion) -> None:
+    if request.expect is not None and plan.records != request.expect:
+        raise RejectedError(
+            f"{plan.records:,} records would be deleted, --expect says {request.expect:,}; nothing was deleted",
+            hint="--dry-run shows what would be done",
+            code="unexpected_changes",
+            details={"changes": plan.records},
+        )
+
+
+@frozen
+class Deleting:
+    """Deletes the records of a batch, for a job whose rows are ids.
+
+    In its results, `updated` counts deleted records and `created` those already gone. `were_there`: crmctl has just read all of them.
+    """
+
+    service: Crm
+    were_there: Callable[[], bool]
+
+    def write_batch(self, object_id: str, records: Sequence[bytes], watch: AttemptObserver) -> BulkResult:
+        """Delete the records of these rows. Raises RejectedError for a 404 about one of several ids, or about none of them."""
+        ids = [str(jsontext.loads(record)["id"]) for record in records]
+        try:
+            gone = self.service.bulk_delete(object_id, ids, watch=watch)
+        except NotFoundError as error:
+            self.service.get_object(object_id)  # raises if the 404 is about the object
+            if len(ids) == 1 and _is_gone(self.service, object_id, ids[0]):
+                return BulkResult(created=1)
+            raise RejectedError(error.message, code=error.code, status=error.status) from error
+        except DeniedError as error:
+            # Some services refuse after carrying out the request.
+            if self.were_there() and any(_is_gone(self.service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
+                raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
+            raise
+        if gone is not None and gone < len(ids) and not self.were_there():
+            return BulkResult(created=len(ids) - gone, updated=gone)
+        kept = still_there(Reader(self.service, object_id), self.service.session.clock, ids, gone)
+        failed = [BulkFailure(index=index, error=error) for index, error in kept.items()]
+        return BulkResult(updated=len(ids) - len(failed), failed=failed)
+
+
+def _is_gone(service: Crm, object_id: str, record_id: str) -> bool:
+    try:
+        service.get_record(object_id, record_id)
+    except CrmctlError as error:
+        return isinstance(error, NotFoundError)
+    return False
+
+
+BACKUP_NAME = "backup.jsonl"
+
+PLACE = "backup to"
+"""Journal fact: the path the backup will have; None for no backup."""
+
+BACKUP = "backup"
+"""Journal fact: the path of the backup and its SHA-256."""
+
+
+class KeptRecords(NamedTuple):
+    """A complete backup."""
+
+    path: Path
+    sha256: str
+
+    @classmethod
+    def of(cls, journal: Journal) -> KeptRecords | None:
+        backup = journal.recall(BACKUP)
+        return cls(Path(backup["path"]), backup["sha256"]) if backup else None
+
+    def records(self) -> Iterator[Record]:
+        """Yield every record of the backup. Raises UsageError if the file is missing or was changed."""
+        digest = hashlib.sha256()
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+            if digest.hexdigest() != self.sha256:
+                raise UsageError(f"the backup {self.path} is not what was written", hint="put it back as it was", code="backup_changed")
+            with self.path.open("rb") as file:
+                yield from (Record.parse(jsontext.loads(line)) for line in file)
+        except OSError as error:
+            raise UsageError(f"cannot read the backup {self.path}: {reason(error)}", hint="put it back", code="backup_gone") from error
+
+
+@frozen
+class DeleteHooks(JobHooks):
+    """The steps of a deletion. `known` holds the records if they were just read; a resumed job reads them again."""
+
+    known: KnownRecords | None = None
+
+    def writer(self, service: Crm) -> WriteBatch:
+        return Deleting(service, lambda: bool(self.job.journal.recall(SEEN))).write_batch
+
+    def approve(self, run: ImportRun) -> None:
+        journal = self.job.journal
+        place = journal.recall(PLACE)
+        if place is None and self.known is None:
+            return
+        with ExitStack() as stack:
+            records = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
+            if place is not None:
+                self._write(journal, Path(place), records)
+            self._leave_out(journal, records)
+        journal.remember(SEEN, True)
+
+    def _write(self, journal: Journal, place: Path, records: KnownRecords) -> None:
+        digest = hashlib.sha256()
+        try:
+            with whole_bytes(place, mode=0o600) as file:
+                for record in records:
+                    line = f"{jsontext.dumps(record.wire)}\n".encode()
+                    digest.update(line)
+                    file.write(line)
+        except StorageError as error:
+            message = f"the backup cannot be written, nothing was deleted: {error.message}"
+            raise StorageError(message, code=error.code, hint=error.hint) from error
+        journal.remember(BACKUP, {"path": str(place.absolute()), "sha256": digest.hexdigest()})
+
+    def _leave_out(self, journal: Journal, records: KnownRecords) -> None:
+        for chunk in chunks(self._valid()):
+            absent = [row for row in chunk if records.get(row.id or "") is None]
+            journal.conclude((row.ordinal, RowState.SKIPPED, row.id, "there is no such record") for row in absent)
+
+    def compare_unsent(self, run: ImportRun) -> None:
+        """Fail open rows whose records changed since they were copied: an undo would lose the change. Raises read errors."""
+        journal, backup = self.job.journal, KeptRecords.of(self.job.journal)
+        if backup is None:
+            return
+        with read_known(run.reader(), (str(row.id) for row, _ in self._open_rows()), run.progress) as records:
+            changed = {old.id.lower() for old in backup.records() if (now := records.get(old.id)) is not None and now.data != old.data}
+        rows = [(row, entry) for row, entry in self._open_rows() if str(row.id).lower() in changed]
+        rows = [(row, entry) for row, entry in rows if entry is None or read_one(run.reader(), str(row.id)) is not None]
+        for row, entry in rows:
+            if entry is not None:  # in doubt, but not deleted
+                journal.resolve(journal.batches_of(row.ordinal, row.ordinal)[row.ordinal], {}, (row.ordinal,))
+        journal.conclude((row.ordinal, RowState.FAILED, row.id, "not deleted: it changed since the job began") for row, _ in rows)
+
+    def _open_rows(self) -> Iterator[tuple[Payload, RowEntry | None]]:
+        rows = entries_of(self.job.journal, self._valid())
+        return ((row, entry) for row, entry in rows if row.id and (entry is None or entry.state is RowState.IN_DOUBT))
