@@ -127,14 +127,14 @@ class Sender:
 
     def _is_carried_out(self, task: Task, verdict: Verdict, sent_at: float) -> bool:
         """Whether a record shows an update that the service refused. Takes one request."""
-        from crmctl.write.effect import StepStanding, shows_refused, updates_to_show
-
         entries = task.batch.entries
         refused = (
             verdict.fatal.status in REFUSALS if verdict.fatal is not None else verdict.state is not BatchState.IN_DOUBT and verdict.reason
         )
         if not refused or self._journal.header.mode == "delete" or any(entry.id is None for entry in entries):
             return False
+        from crmctl.write.effect import StepStanding, shows_refused, updates_to_show
+
         images = self._images(entries)
         comparable = [entry for entry in entries if entry.ordinal in images]
         try:
