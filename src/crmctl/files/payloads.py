@@ -491,7 +491,6 @@ def can_encode(builder: RowBuilder) -> bool:
         and not builder.clears_blanks
         and not builder.constant_parts
         and not any(cell.part is not None or cell.splits_amounts for cell in builder.cells)
-        and all(cell.after_good is None or cell.is_odd is not None for cell in builder.cells)
         and slugs.isdisjoint(constants)
         and all(attribute.slug in slugs or constants.get(attribute.slug) not in NOTHING for attribute in builder.required)
     )

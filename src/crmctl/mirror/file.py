@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from crmctl.clock import Clock
-from crmctl.errors import ConfigError, PendingError, StorageError, reason, storage_error
+from crmctl.errors import ConfigError, CrmctlError, PendingError, StorageError, reason, storage_error
+from crmctl.files.whole_files import take_turn
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid, reference_id
@@ -464,42 +465,25 @@ def _make_private(path: Path) -> None:
 
 
 WAIT_SECONDS = 3600.0
-LOOK_SECONDS = 0.2
 
 
 @contextmanager
-def writing_turn(path: Path, clock: Clock, note: Callable[[str], None], patience: float = WAIT_SECONDS) -> Iterator[bool]:
-    """Hold the lock of the mirror's writer; yield whether another process held it first. The lock of a dead process is free.
+def writing_turn(path: Path, clock: Clock, note: Callable[[str], None], patience: float = WAIT_SECONDS) -> Iterator[None]:
+    """Hold the lock of the mirror's writer. The lock of a dead process is free.
 
     Raises PendingError after `patience` seconds, ConfigError and StorageError.
     """
+    running = "another process is bringing the mirror up to date"
+
+    def tell(_: float) -> bool:
+        note(f"{running}; waiting for its end")
+        return True
+
+    def refusal() -> CrmctlError:
+        hint = "try again when it is done; crmctl mirror status shows what there is"
+        return PendingError(running, hint=hint, code="sync_running", retryable=True)
+
     place = path.with_name(f"{path.name}.turn")
     _make_private(place)
-    with closing(sqlite3.connect(place, isolation_level=None, timeout=0.0)) as base:
-        begun, waited = clock.monotonic(), False
-        while not _is_ours(base, path):
-            passed = clock.monotonic() - begun
-            if passed >= patience:
-                raise PendingError(
-                    "another process is bringing the mirror up to date",
-                    hint="try again when it is done; crmctl mirror status shows what there is",
-                    code="sync_running",
-                    retryable=True,
-                )
-            if not waited:
-                note("another process is bringing the mirror up to date; waiting for its end")
-            waited = True
-            clock.sleep(min(LOOK_SECONDS, patience - passed))
-        yield waited
-
-
-def _is_ours(base: sqlite3.Connection, path: Path) -> bool:
-    try:
-        with storage_errors(path):
-            base.execute("BEGIN EXCLUSIVE")
-    except Exception as error:
-        name = getattr(error.__cause__ or error, "sqlite_errorname", "")
-        if str(name).startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return False
-        raise
-    return True
+    with take_turn(place, clock, patience, tell, refusal):
+        yield

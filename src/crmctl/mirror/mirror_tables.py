@@ -30,7 +30,7 @@ from crmctl.mirror.file import (
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Activity, Attribute, Member, Object, Record
-from crmctl.read.export_passes import Staging, remove_staging
+from crmctl.read.export_passes import Staging, remove_staging, reopen_staging
 from crmctl.read.records import CountedReads, Sweep, SweepState
 from crmctl.read.stable_pages import Listing, PassStatistics, Position
 from crmctl.values.moments import micros_of
@@ -282,10 +282,6 @@ def _insert(file: MirrorFile, table: str, row: Sequence[Any]) -> None:
     file.db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", values)
 
 
-RESUMED_WITHIN = 24 * 3600.0
-"""Seconds within which an interrupted full read is resumed."""
-
-
 @frozen
 class FullRead:
     """A full read. `begun`: when, by the service's clock and this machine's; `newest`: the newest change then; in microseconds.
@@ -305,16 +301,7 @@ def staged(mirror: Path, object_id: str, request: Mapping[str, Any], clock: Cloc
     The file is deleted when the block ends without an error.
     """
     place = _place(mirror, object_id)
-    staging, now = Staging(place), clock.now()
-    begun = staging.noted("begun")
-    fits = staging.noted("request") == dict(request) and isinstance(begun, int | float) and 0 <= now - begun < RESUMED_WITHIN
-    if not (resumes and fits):
-        staging.close()
-        remove_staging(place)
-        staging = Staging(place)
-        with staging.step():
-            staging.note("request", dict(request))
-            staging.note("begun", now)
+    staging, _ = reopen_staging(place, dict(request), clock, resumes=resumes)
     with staging:
         yield staging
     remove_staging(place)

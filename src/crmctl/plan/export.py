@@ -21,7 +21,7 @@ from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record, document_of
-from crmctl.read.export_passes import Gathering, GatherState, Increments, Staging, remove_staging
+from crmctl.read.export_passes import Gathering, GatherState, Increments, Staging, remove_staging, reopen_staging
 from crmctl.values.filters import Condition, format_condition
 from crmctl.values.moments import to_timestamp
 from crmctl.version import __version__
@@ -79,10 +79,6 @@ def write_manifest(path: Path, document: dict[str, Any]) -> Path:
 
 def _moment(micros: int | None) -> str | None:
     return None if micros is None else to_timestamp(micros)
-
-
-RESUMED_WITHIN = 24 * 3600.0
-"""Age in seconds from which an interrupted export starts again: its file could contain records deleted since."""
 
 
 @frozen
@@ -232,7 +228,9 @@ class Export:
             return self._at_once(partial(write_file, path), file=path)
         check_place(path)
         place = resume_path(path)
-        staging, resumed = self._open(place)
+        staging, resumed = reopen_staging(place, self._request, self._clock, resumes=not self._asked.restart)
+        if resumed := resumed and len(staging) > 0:
+            self._progress.note(f"going on after {len(staging):,} records that were read before; --restart begins anew")
         with staging:
             try:
                 state = self._gather(staging)
@@ -270,23 +268,6 @@ class Export:
             "run": self._increments.run if self._increments is not None else None,
             **self._asked.further.identity,
         }
-
-    def _open(self, place: Path) -> tuple[Staging, bool]:
-        """Open the staging of a file. Return it, and whether it continues an interrupted export."""
-        staging = Staging(place)
-        noted, begun = staging.noted("request"), staging.noted("begun")
-        fits = noted == self._request and staging.noted("gathering") is not None
-        if fits and not self._asked.restart and self._clock.now() - begun < RESUMED_WITHIN:
-            self._progress.note(f"going on after {len(staging):,} records that were read before; --restart begins anew")
-            return staging, True
-        if noted is not None:
-            staging.close()
-            remove_staging(place)
-            staging = Staging(place)
-        with staging.step():
-            staging.note("request", self._request)
-            staging.note("begun", self._clock.now())
-        return staging, False
 
     def _gather(self, staging: Staging) -> GatherState:
         with showing(self._progress, "exporting") as progress:

@@ -157,6 +157,26 @@ def remove_staging(place: Path) -> None:
         place.with_name(place.name + suffix).unlink(missing_ok=True)
 
 
+RESUMED_WITHIN = 24 * 3600.0
+"""Seconds within which an interrupted read is resumed. A later one could hold records deleted since."""
+
+
+def reopen_staging(place: Path, request: Json, clock: Clock, *, resumes: bool = True) -> tuple[Staging, bool]:
+    """Open the staging of a read. Return it, and whether it holds the remains of an interrupted read with the same `request`."""
+    staging, now = Staging(place), clock.now()
+    noted, begun = staging.noted("request"), staging.noted("begun")
+    if resumes and noted == request and 0 <= now - begun < RESUMED_WITHIN:
+        return staging, True
+    if noted is not None:
+        staging.close()
+        remove_staging(place)
+        staging = Staging(place)
+    with staging.step():
+        staging.note("request", request)
+        staging.note("begun", now)
+    return staging, False
+
+
 LOOKBACK = 15 * 60.0
 """Seconds before the start from which changes are read again, because the service may have committed them late."""
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, StorageError, UsageError, reason, storage_error
+from crmctl.files.whole_files import take_turn, unlockable
 from crmctl.frozen import frozen
 from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
 from crmctl.write.journal import FILE_NAME, Header, Journal, surplus_records
@@ -288,14 +289,6 @@ def shown_mode(header: Header) -> str:
     return header.mode if header.kind == JobKind.IMPORT else header.kind
 
 
-def unlockable(path: Path, error: Exception) -> CrmctlError:
-    """Return the error for a lock that fails for a reason other than being held."""
-    failure = storage_error(error, path)
-    if isinstance(failure, StorageError) and failure.code == "no_space":
-        return failure
-    return ConfigError(f"cannot lock {path}: {reason(error)}", hint=ELSEWHERE)
-
-
 def refuse_running(job: JobInfo) -> None:
     if job.is_running:
         raise UsageError(f"job {job.id} is running", hint="wait for it, or interrupt it with Ctrl-C: it can be resumed", code="job_running")
@@ -333,14 +326,8 @@ def summarize(journal: Journal) -> Summary:
 WAIT_SECONDS = 3600.0
 """Default time that an import waits for its turn."""
 
-LOOK_SECONDS = 0.2
 TELLING_SECONDS = 3.0
 """Time for the lock's holder to register a job that messages can name."""
-
-A_LOOK = 0.1
-"""Longest wait in seconds when a process only checks whether a turn is in progress."""
-
-UNKNOWN = "another process"
 
 
 @frozen
@@ -358,39 +345,22 @@ class ObjectLock:
 
         Raises PendingError if the wait is too long, ConfigError if locking fails.
         """
-        path = self._path
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            base = sqlite3.connect(path, isolation_level=None, timeout=A_LOOK)
-        except (OSError, sqlite3.Error) as error:
-            raise unlockable(path, error) from error
-        with closing(base):
-            try:
-                self._wait(base, clock, note)
-            except sqlite3.Error as error:
-                raise unlockable(path, error) from error
-            yield
-
-    @property
-    def _path(self) -> Path:
         name = hashlib.sha256(self.object_id.lower().encode()).hexdigest()[:32]
-        return self.store.root / OBJECTS / f"{name}.sqlite"
 
-    def _wait(self, base: sqlite3.Connection, clock: Clock, note: Callable[[str], None]) -> None:
-        begun, is_told = clock.monotonic(), False
-        while not _lock(base):
-            waited = clock.monotonic() - begun
-            if waited >= self.patience:
-                raise PendingError(
-                    f"{self._holder or UNKNOWN} is importing into {self.object} by key; nothing was sent",
-                    hint="--lock-wait SECONDS waits for its end",
-                    code="import_running",
-                    retryable=True,
-                )
-            if not is_told and ((holder := self._holder) is not None or waited >= TELLING_SECONDS):
-                note(f"{holder or UNKNOWN} is importing into {self.object} by key; waiting for its end (--lock-wait 0 does not)")
-                is_told = True
-            clock.sleep(min(LOOK_SECONDS, self.patience - waited))
+        def tell(waited: float) -> bool:
+            holder = self._holder
+            if holder is not None or waited >= TELLING_SECONDS:
+                note(f"{holder or 'another process'} {importing}; waiting for its end (--lock-wait 0 does not)")
+            return holder is not None or waited >= TELLING_SECONDS
+
+        def refusal() -> CrmctlError:
+            hint = "--lock-wait SECONDS waits for its end"
+            message = f"{self._holder or 'another process'} {importing}; nothing was sent"
+            return PendingError(message, hint=hint, code="import_running", retryable=True)
+
+        importing = f"is importing into {self.object} by key"
+        with take_turn(self.store.root / OBJECTS / f"{name}.sqlite", clock, self.patience, tell, refusal):
+            yield
 
     @property
     def _holder(self) -> str | None:
@@ -399,14 +369,3 @@ class ObjectLock:
             if job.is_running and job.header.keys and job.header.object_id.lower() == self.object_id.lower():
                 return f"job {job.id}"
         return None
-
-
-def _lock(base: sqlite3.Connection) -> bool:
-    """Take the lock; return whether that worked. A lock is free as soon as its holder has ended for any reason."""
-    try:
-        base.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return False
-        raise
-    return True
