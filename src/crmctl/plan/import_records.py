@@ -192,7 +192,7 @@ def opened_plan(context: BulkContext, request: ApplyRequest) -> Iterator[tuple[I
         plan = stack.enter_context(temporary_input(store, request.file, context.stdin))
         moved = stack.enter_context(temporary_input(store, request.input, context.stdin)) if request.input else None
         saved = read_plan(plan.path)
-        check_service(saved, context.origin)
+        check_service(saved.path, saved.header.origin, context.origin)
         mirror = mirror_of(context, request.mirror)
         target = replace(resolve_target(context, saved.header.object_id, mirror), object=saved.header.object)
         yield target, saved, *open_plan(saved, target.attributes, moved)

@@ -56,6 +56,7 @@ from crmctl.plan.merge_steps import (
     moved_record,
     survivors,
 )
+from crmctl.plan.plan_file import check_service as check_plan_service
 from crmctl.plan.requests import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.plan.resume import check_service
 from crmctl.plan.undo_deletions import reading_price
@@ -306,12 +307,7 @@ def result_of(journal: MergeJournal, ended: CrmctlError | None = None) -> MergeR
 
 
 def _opened(context: BulkContext, plan: MergePlanFile) -> tuple[MergeSchema, Callable[[], Iterator[PlannedMerge]]]:
-    if plan.header.origin != context.origin:
-        raise UsageError(
-            f"{plan.path} belongs to {plan.header.origin}, and this profile to {context.origin}",
-            hint="crmctl auth switch PROFILE, or --profile",
-            code="plan_outdated",
-        )
+    check_plan_service(plan.path, plan.header.origin, context.origin)
     schema = merge_schema(context, plan.header.object_id)
     return schema, lambda: plan.merges(schema.attributes)
 

@@ -295,14 +295,12 @@ def _header_of(path: Path, first: bytes) -> dict[str, Any]:
     return document
 
 
-def check_service(saved: SavedPlan, origin: str) -> None:
-    if origin != saved.header.origin:
-        raise UsageError(
-            f"the plan {saved.path} was made for {saved.header.origin}, and this profile belongs to {origin}",
-            hint="crmctl auth switch PROFILE, or --profile",
-            code="plan_outdated",
-            details={"changed": ["service"]},
-        )
+def check_service(plan: Path, made_for: str, origin: str) -> None:
+    """Raise UsageError if a plan was made for another service than that of the profile."""
+    if origin != made_for:
+        message = f"the plan {plan} was made for {made_for}, and this profile belongs to {origin}"
+        hint = "crmctl auth switch PROFILE, or --profile"
+        raise UsageError(message, hint=hint, code="plan_outdated", details={"changed": ["service"]})
 
 
 def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenInput | None = None) -> tuple[GivenInput, PlannedInput]:
