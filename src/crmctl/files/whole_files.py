@@ -135,6 +135,17 @@ def open_spill(tables: str, cache_kib: int = 2_000) -> sqlite3.Connection:
     return database
 
 
+def open_tables(path: Path | None, tables: str) -> sqlite3.Connection:
+    """Open a private file (0600) with these tables, or a temporary one, for several threads in turn."""
+    if path is not None:
+        path.touch(mode=0o600)
+    with ExitStack() as unless_ready:
+        database = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None, check_same_thread=False)))
+        database.executescript(tables)
+        unless_ready.pop_all()
+    return database
+
+
 class Spill(ExitStack):
     """Base of classes that keep rows in a temporary database with `TABLES`."""
 

@@ -20,7 +20,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
 from crmctl.read.read_back import LONG_READ
 from crmctl.read.records import PAGE_STEP, scan
-from crmctl.read.stable_pages import AnchoredPass, Listing, PassStatistics, SeenIds, Unsorted
+from crmctl.read.stable_pages import AnchoredPass, Listing, PassStatistics, Unsorted
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.filters import Condition
 from crmctl.values.moments import MICROS, micros_of
@@ -209,9 +209,8 @@ class Lookup:
         else:
             if singly:
                 self.price("filters cannot find these keys: reading all records", None, newest)
-            with SeenIds() as seen:
-                for records in scan(self, Listing(self.object_id), seen):
-                    index.see(records)
+            for records in scan(self, Listing(self.object_id)):
+                index.see(records)
         self.refresh(index.see)
 
     def refresh(self, see: RecordSink) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +13,7 @@ from crmctl.client.answers import Page
 from crmctl.client.directory import Lister
 from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.files.validation import Payload
+from crmctl.files.whole_files import open_tables
 from crmctl.frozen import frozen
 from crmctl.match.key_lookups import RecordSink
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
@@ -23,7 +22,8 @@ from crmctl.models.findings import Finding
 from crmctl.models.ids import reference_id, reference_ids, suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
-from crmctl.read.records import PAGE_STEP
+from crmctl.read.records import PAGE_STEP, scan
+from crmctl.read.stable_pages import Listing
 from crmctl.values.composites import fold
 from crmctl.values.conditions import elements_of
 from crmctl.values.filters import Condition
@@ -204,15 +204,7 @@ class ReferenceMap:
     def __init__(self, references: Sequence[Reference], folder: Path | None = None, *, missing: str = ERROR) -> None:
         self._references = [(reference, reference.rule) for reference in references]
         self._missing = missing
-        path = folder / FILE_NAME if folder is not None else None
-        if path is not None:
-            path.touch(mode=0o600)
-        with ExitStack() as unless_ready:
-            # Threads that send rows read them again to check a refusal.
-            connected = sqlite3.connect(path or "", isolation_level=None, check_same_thread=False)
-            self._db = unless_ready.enter_context(closing(connected))
-            self._db.executescript(_TABLES)
-            unless_ready.pop_all()
+        self._db = open_tables(folder / FILE_NAME if folder is not None else None, _TABLES)
 
     def close(self) -> None:
         self._db.close()
@@ -469,42 +461,53 @@ def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int |
     return total is not None and len(slugs) * (len(ids) + 1) + others < -(-total // PAGE_STEP) + 2
 
 
-@frozen
-class ReferenceQuestions:
-    """Queries for the records of one object. The records changed last, `newest`, provide the control."""
+def see_referring(
+    lister: Lister, object_id: str, slugs: Collection[str], ids: Collection[str], newest: Page[Record], see: RecordSink, *,
+    others: int = 0, announce: Callable[[], None] = lambda: None,
+) -> bool:  # fmt: skip
+    """Pass every record whose reference attributes name one of `ids` to `see`, with filters if they work and are cheaper, else all records.
 
-    lister: Lister
-    object_id: str
-    newest: Page[Record]
+    `newest`, the records changed last, provide the control of a filter. `others`: more records to read one by one. Calls `announce` before
+    it reads all records, and returns whether it did.
+    """
+    if asks(slugs, ids, others, newest.total) and _ask(lister, object_id, slugs, ids, newest, see):
+        return False
+    announce()
+    for page in scan(lister, Listing(object_id)):
+        see(page)
+    return True
 
-    def ask(self, slugs: Collection[str], ids: Collection[str], see: RecordSink) -> bool:
-        """Pass all records whose reference attributes name one of `ids` to `see`. Return False if an answer may be incomplete."""
-        for slug in slugs:
-            sample = _sample(self.newest, slug)
-            if sample is None:
-                return False
-            record, stored_id = sample
-            control = self._answer(slug, stored_id.swapcase())
-            if control is None or all(item.id != record.id for item in control.items):
-                return False
-            for record_id in ids:
-                page = self._answer(slug, record_id)
-                if page is None or not (len(page.items) < SMALLEST_PAGE or page.total == len(page.items)):
-                    return False
-                see(page.items)
-        return True
 
-    def _answer(self, slug: str, record_id: str) -> Page[Record] | None:
+def _ask(
+    lister: Lister, object_id: str, slugs: Collection[str], ids: Collection[str], newest: Page[Record], see: RecordSink
+) -> bool:  # fmt: skip
+    """Pass the records that filters find to `see`. Return False if an answer may be incomplete."""
+
+    def answer(slug: str, record_id: str) -> Page[Record] | None:
         """Return the records that name one id, oldest first; None for an unusable answer.
 
         The sample is young, so a service that cuts pages before it filters does not find it.
         """
         conditions = (Condition(slug, Operator.EQUALS, record_id),)
         try:
-            page = self.lister.list_records(self.object_id, filters=conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
+            page = lister.list_records(object_id, filters=conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
         except (RejectedError, NotFoundError, ServiceError):
             return None
         return page if all(record_id.lower() in reference_ids(record.data.get(slug)) for record in page.items) else None
+
+    for slug in slugs:
+        if (sample := _sample(newest, slug)) is None:
+            return False
+        record, stored_id = sample
+        control = answer(slug, stored_id.swapcase())
+        if control is None or all(item.id != record.id for item in control.items):
+            return False
+        for record_id in ids:
+            page = answer(slug, record_id)
+            if page is None or not (len(page.items) < SMALLEST_PAGE or page.total == len(page.items)):
+                return False
+            see(page.items)
+    return True
 
 
 def _sample(newest: Page[Record], slug: str) -> tuple[Record, str] | None:

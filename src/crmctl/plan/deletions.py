@@ -288,12 +288,10 @@ class KeptRecords(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield every record of the backup. Raises UsageError if the file is missing or was changed."""
-        digest = hashlib.sha256()
         try:
             with self.path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-            if digest.hexdigest() != self.sha256:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != self.sha256:
                 raise UsageError(f"the backup {self.path} is not what was written", hint="put it back as it was", code="backup_changed")
             with self.path.open("rb") as file:
                 yield from (Record.parse(jsontext.loads(line)) for line in file)

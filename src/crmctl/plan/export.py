@@ -5,7 +5,6 @@ An unfinished file export keeps its records in a `.resume` file next to the targ
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -21,12 +20,11 @@ from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path as FieldPath
 from crmctl.models.resources import Record, document_of
+from crmctl.plan.import_plan import file_digest
 from crmctl.read.export_passes import Gathering, GatherState, Increments, Staging, remove_staging, reopen_staging
 from crmctl.values.filters import Condition, format_condition
 from crmctl.values.moments import to_timestamp
 from crmctl.version import __version__
-
-BLOCK = 1024 * 1024
 
 
 @frozen
@@ -40,11 +38,7 @@ class Subject:
 
 
 def describe(path: Path, subject: Subject, layout: Layout, state: GatherState, rows: int, request: dict[str, Any]) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            size += len(block)
+    sha256, size = file_digest(path, str(path))
     return {
         "file": path.name,
         "object": subject.object,
@@ -55,7 +49,7 @@ def describe(path: Path, subject: Subject, layout: Layout, state: GatherState, r
         "excelSafe": layout.excel_safe,
         "rows": rows,
         "bytes": size,
-        "sha256": digest.hexdigest(),
+        "sha256": sha256,
         "filters": request["filters"],
         "changedSince": _moment(request["since"]),
         "startedAt": _moment(state.started),

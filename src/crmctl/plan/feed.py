@@ -8,7 +8,7 @@ import secrets
 import sqlite3
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, UsageError, storage_error
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import CHUNK_ROWS, open_spill
+from crmctl.files.whole_files import CHUNK_ROWS, open_spill, open_tables
 from crmctl.frozen import frozen
 from crmctl.match.keys import Wanted, base_form, is_unchanged
 from crmctl.models import jsontext
@@ -463,16 +463,11 @@ class KeptValues:
     """Kept values by row, stored in the job's folder. Without a folder they are temporary."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        path = folder / FILE_NAME if folder is not None else None
-        if path is not None:
-            path.touch(mode=0o600)
-        with ExitStack() as unless_ready:
-            self._db = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None, check_same_thread=False)))
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS kept "
-                "(ordinal INTEGER PRIMARY KEY, left_out TEXT NOT NULL, kept INTEGER, conflicts INTEGER, told TEXT NOT NULL)"
-            )
-            unless_ready.pop_all()
+        tables = (
+            "CREATE TABLE IF NOT EXISTS kept "
+            "(ordinal INTEGER PRIMARY KEY, left_out TEXT NOT NULL, kept INTEGER, conflicts INTEGER, told TEXT NOT NULL)"
+        )
+        self._db = open_tables(folder / FILE_NAME if folder is not None else None, tables)
 
     def close(self) -> None:
         self._db.close()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, merger_of
 from crmctl.files.column_names import Names, parse_pairs
-from crmctl.files.encodings import BUFFER_SIZE
 from crmctl.files.mapping import Mapping as ColumnMapping
 from crmctl.files.mapping import MappingOptions, Mode, build_mapping
 from crmctl.files.rows import Source, SourceOptions
@@ -221,15 +220,11 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
 
 def file_digest(path: Path, name: str) -> tuple[str, int]:
     """Return the SHA-256 and size of a file. Raises UsageError if it cannot be read."""
-    digest, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as file:
-            while block := file.read(BUFFER_SIZE):
-                digest.update(block)
-                size += len(block)
+            return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
-    return digest.hexdigest(), size
 
 
 @frozen

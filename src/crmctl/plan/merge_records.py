@@ -61,7 +61,7 @@ from crmctl.plan.requests import referring_attributes, resolve_target, store_of,
 from crmctl.plan.resume import check_service
 from crmctl.plan.undo_deletions import reading_price
 from crmctl.read.records import count_links, scan
-from crmctl.read.stable_pages import Listing, PassStatistics, SeenIds
+from crmctl.read.stable_pages import Listing
 from crmctl.values.moments import MICROS, to_timestamp
 from crmctl.version import __version__
 from crmctl.write.database import JobState
@@ -506,8 +506,8 @@ def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidat
                 _take(copy.pages(object_id), candidates)
                 return
         context.listener.note("the mirror leaves out attributes, or is not proven: everything is read from the service")
-    with showing(context.listener.progress, "reading") as progress, SeenIds() as seen:
-        _take(scan(context.service, Listing(object_id), seen, PassStatistics()), candidates, progress.advance)
+    with showing(context.listener.progress, "reading") as progress:
+        _take(scan(context.service, Listing(object_id)), candidates, progress.advance)
 
 
 def _take(pages: Iterable[Sequence[Record]], candidates: MatchCandidates, advance: Callable[[int], None] = lambda _: None) -> None:

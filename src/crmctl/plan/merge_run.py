@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 
 from crmctl.bulk_context import Progress
-from crmctl.client.answers import Page
 from crmctl.client.directory import ReadService
 from crmctl.dedupe.merge_plan import PlannedMerge
 from crmctl.errors import NotFoundError
 from crmctl.files.whole_files import Spill
-from crmctl.match.key_lookups import Lookup, RecordSink
-from crmctl.match.references import ReferenceQuestions, asks, replace_ids
+from crmctl.match.key_lookups import Lookup
+from crmctl.match.references import replace_ids, see_referring
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.models import jsontext
 from crmctl.models.ids import reference_ids
@@ -36,8 +35,8 @@ from crmctl.plan.merge_steps import (
     survivors,
 )
 from crmctl.read.read_back import LONG_READ, Reader
-from crmctl.read.records import LINKS, Cost, all_activities, fetch, named_records, scan
-from crmctl.read.stable_pages import Listing, SeenIds
+from crmctl.read.records import LINKS, Cost, all_activities, fetch, named_records
+from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobState
 from crmctl.write.steps import MERGE_ORDER, Step, StepKind, StepState
 
@@ -116,27 +115,18 @@ class Survey(Spill):
                 self.take(holder.object_id, holder.record)
 
     def _fill_from_service(self) -> None:
-        for object_id, lookup in self._lookups.items():
-            newest = lookup.begin()
-            see = partial(self._take_all, object_id)
-            if object_id in self._schema.referring and not self._ask(lookup, newest, see):
-                lookup.price("reading all records to find those that refer to the merged ones,", None, newest)
-                with SeenIds() as seen:
-                    for page in scan(lookup.lister, Listing(object_id), seen):
-                        see(page)
-                if object_id == self._schema.object_id:
-                    self._look_for_missing()
-            elif object_id == self._schema.object_id:
-                self.fill_members()
-
-    def _ask(self, lookup: Lookup, newest: Page[Record], see: RecordSink) -> bool:
-        """Find the references to losers with filters, if that is cheap. Return whether `see` received all of them."""
-        slugs = self._schema.referring_slugs(lookup.object_id)
         losers = [row[0] for row in self._db.execute("SELECT given FROM member WHERE loses")]
-        is_own = lookup.object_id == self._schema.object_id
-        if not asks(slugs, losers, len(self._ids) if is_own else 0, newest.total):
-            return False
-        return ReferenceQuestions(self._service, lookup.object_id, newest).ask(slugs, losers, see)
+        for object_id, lookup in self._lookups.items():
+            newest, is_own, see = lookup.begin(), object_id == self._schema.object_id, partial(self._take_all, object_id)
+            purpose = "reading all records to find those that refer to the merged ones,"
+            is_whole = object_id in self._schema.referring and see_referring(
+                self._service, object_id, self._schema.referring_slugs(object_id), losers, newest, see,
+                others=len(self._ids) if is_own else 0, announce=partial(lookup.price, purpose, None, newest),
+            )  # fmt: skip
+            if is_own and is_whole:
+                self._look_for_missing()
+            elif is_own:
+                self.fill_members()
 
     def refresh(self) -> None:
         """Read the records changed since. Deletions show only when a record is written. Raises read errors."""

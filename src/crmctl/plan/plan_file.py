@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -249,8 +250,7 @@ def write_plan(path: Path, header: Header, summary: Mapping[str, Any], decisions
         lines.seek(0)
         with whole_bytes(path, mode=0o600) as file:
             file.write(jsontext.dumps({**document, "decisions": rows, "checksum": digest.hexdigest()}).encode() + b"\n")
-            while block := lines.read(1 << 20):
-                file.write(block)
+            shutil.copyfileobj(lines, file)
         path.chmod(0o600)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from itertools import islice
@@ -162,15 +162,12 @@ class Lists(Enum):
 class UndoRequest:
     """An undo of `job` (its id or part of it).
 
-    `include_changed`: also undo records that changed since. `lists`: whether lists of records are known to be current. `abandoned`: number
-    of rows that this undo has already abandoned.
+    `include_changed`: also undo records that changed since.
     """
 
     job: str
     dry_run: bool = False
     include_changed: bool = False
-    lists: Lists = Lists.UNTESTED
-    abandoned: int = 0
 
 
 def undo(
@@ -187,8 +184,10 @@ def undo(
 
 
 def _undo(
-    context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation | Separation], None]
-) -> Undo | Recreation | Separation:
+    context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation | Separation], None],
+    lists: Lists = Lists.UNTESTED, abandoned: int = 0,
+) -> Undo | Recreation | Separation:  # fmt: skip
+    """Undo a job. `lists`: whether lists of records are known to be current; `abandoned`: rows that this undo has already abandoned."""
     if (merge := job_of_mode(context, MODE, request.job)) is not None:
         from crmctl.plan.unmerge import separate_records
 
@@ -203,10 +202,10 @@ def _undo(
     with closing(job.journal) as journal, closing(job.input), journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
         parents = Parents(job, attributes, clock)
         parents.find(service)
-        reader = Reader(service, journal.header.object_id, singly=request.lists is Lists.STALE)
+        reader = Reader(service, journal.header.object_id, singly=lists is Lists.STALE)
         written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed, reader.singly)
         plan = plan_undo(written, reader, context.listener.progress.note)
-        plan.unsent += request.abandoned
+        plan.unsent += abandoned
         plan.requests = plan.expected + (requests_made(context) if request.dry_run else 0)  # the undo makes these again
         if plan.is_empty:
             raise UsageError(f"job {plan.job} wrote nothing", code="nothing_to_undo")
@@ -214,7 +213,7 @@ def _undo(
         if request.dry_run:
             return plan
         approve(plan)
-        lists, abandoned = request.lists, request.abandoned
+        known = lists
         if journal.state is JobState.OPEN:
             abandoned = abandon(context, job)
         else:
@@ -223,11 +222,11 @@ def _undo(
                     stack.enter_context(feed_of(journal, plan_of_feed, attributes)).bases.begin_undo(journal.header.job)
                 if lists is Lists.UNTESTED:
                     lists = Lists.STALE if updates.lists_lag else _test_lists(written, plan, reader, context)
-                if lists is request.lists:
+                if lists is known:
                     carry_out(written, plan, service, context.listener.progress)
                     return plan
     # Rows in doubt are settled now, or the lists were late, and the user has agreed: collect the work of the job again.
-    done = _undo(context, replace(request, lists=lists, abandoned=abandoned), lambda _: None)
+    done = _undo(context, request, lambda _: None, lists, abandoned)
     assert isinstance(done, Undo)
     done.add_tested(plan)
     return done

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
 from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical
-from crmctl.match.references import ReferenceQuestions, as_sent, asks, moved_references, replace_ids
+from crmctl.match.references import as_sent, asks, moved_references, replace_ids, see_referring
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record, document_of
 from crmctl.plan.audit import capture_ids
@@ -30,8 +31,8 @@ from crmctl.plan.relations import begin_phase, phase_context, send_phase
 from crmctl.plan.requests import referring_attributes
 from crmctl.plan.undo_updates import UndoReport
 from crmctl.read.read_back import Reader
-from crmctl.read.records import PAGE_STEP, all_activities, fetch, scan, swap_links
-from crmctl.read.stable_pages import Listing, SeenIds
+from crmctl.read.records import PAGE_STEP, all_activities, fetch, swap_links
+from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from crmctl.write.journal import FILE_NAME, Journal, entries_of, mark_undone
@@ -231,40 +232,22 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
         if state is StepState.FAILED:
             done.leave(steps[0].target, why or "refused")
 
+    def see(steps: dict[str, Step], object_id: str, by_slug: Mapping[str, Attribute], records: Iterable[Record]) -> None:
+        for record in records:
+            if data := moved_references(record.data, by_slug.values(), new):
+                before = {slug: as_sent(by_slug[slug], record.data.get(slug)) for slug in data}
+                steps.setdefault(record.id.lower(), Step(StepKind.REFERENCE, object_id, record.id, before, data, len(steps)))
+
     try:
         for object_id, attributes in referring.items() if new else ():
             by_slug = {attribute.slug: attribute for attribute in attributes}
             sender.attributes = {object_id: by_slug}
-            changed = enumerate(_referrers(run.service, object_id, attributes, new))
-            steps = []
-            for number, (record, data) in changed:
-                before = {slug: as_sent(by_slug[slug], record.data.get(slug)) for slug in data}
-                steps.append(Step(StepKind.REFERENCE, object_id, record.id, before, data, number))
-            sender.update(steps, mark)  # after all records are found, because writes reorder the lists
+            steps: dict[str, Step] = {}
+            newest = run.service.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
+            see_referring(run.service, object_id, list(by_slug), list(new), newest, partial(see, steps, object_id, by_slug))
+            sender.update(steps.values(), mark)  # after all records are found, because writes reorder the lists
     except ForbiddenError as error:
         done.notes.append(f"references of other records stay as they are: {error.message}")
-
-
-def _referrers(
-    service: ReadService, object_id: str, attributes: Sequence[Attribute], new: Mapping[str, str]
-) -> Iterator[tuple[Record, dict[str, Any]]]:
-    """Yield each record that refers to an old id, with its new references."""
-    with SeenIds() as seen:
-        for record in _candidates(service, object_id, attributes, list(new)):
-            data = moved_references(record.data, attributes, new)
-            if data and seen.add(record.id.lower()):
-                yield record, data
-
-
-def _candidates(service: ReadService, object_id: str, attributes: Sequence[Attribute], old: Sequence[str]) -> Iterator[Record]:
-    """Yield the records that may name an old id: with filters if they work and are cheaper, else all records."""
-    newest = service.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-    slugs, named = [attribute.slug for attribute in attributes], list[Record]()
-    if asks(slugs, old, 0, newest.total) and ReferenceQuestions(service, object_id, newest).ask(slugs, old, named.extend):
-        yield from named
-        return
-    with SeenIds() as seen:
-        yield from chain.from_iterable(scan(service, Listing(object_id), seen))
 
 
 def relink_price(service: ReadService) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple, Self, Unpack
@@ -107,11 +107,13 @@ class Sweep:
         return replace(self._wanted, by_time=self.state.by_time)
 
 
-def scan(lister: Lister, listing: Listing, seen: SeenIds, statistics: PassStatistics | None = None) -> Iterator[list[Record]]:
-    """Yield every matching record that exists from start to end of the scan, each once. Raises the errors of a sweep."""
-    for rows in Sweep(lister, listing, statistics or PassStatistics()).pages():
-        if new := [row for row in rows if seen.add(row.id)]:
-            yield new
+def scan(lister: Lister, listing: Listing, ids: SeenIds | None = None) -> Iterator[list[Record]]:
+    """Yield every matching record that exists from start to end of the scan, each once, and add its id to `ids`. Raises the errors of a
+    sweep."""
+    with SeenIds() if ids is None else nullcontext(ids) as seen:
+        for rows in Sweep(lister, listing, PassStatistics()).pages():
+            if new := [row for row in rows if seen.add(row.id)]:
+                yield new
 
 
 def _capped(failure: CrmctlError | None) -> ServiceError:
@@ -232,10 +234,9 @@ def _changed_last(
 
 
 def _among_all(reader: Reader, open_ids: SeenIds, fetched: SeenIds) -> Iterator[list[Record]]:
-    with SeenIds() as seen:
-        for page in scan(reader, Listing(reader.object_id), seen):
-            if mine := [record for record in page if (record_id := record.id.lower()) in open_ids and fetched.add(record_id)]:
-                yield mine
+    for page in scan(reader, Listing(reader.object_id)):
+        if mine := [record for record in page if (record_id := record.id.lower()) in open_ids and fetched.add(record_id)]:
+            yield mine
 
 
 def read_one(reader: Reader, record_id: str) -> Record | None:
