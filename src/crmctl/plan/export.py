@@ -217,7 +217,6 @@ class Export:
         """
         if path.is_file() and not replace:
             raise UsageError(f"{path} exists", hint="--yes replaces it", code="file_exists")
-        check_libraries(self._layout.format)
         if is_special(path):
             return self._at_once(partial(write_file, path), file=path)
         check_place(path)

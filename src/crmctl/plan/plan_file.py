@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from heapq import merge
@@ -236,22 +234,20 @@ def check_plan_path(path: Path, source: Path) -> None:
     check_place(path, source)
 
 
-def write_plan(path: Path, header: Header, summary: Mapping[str, Any], decisions: Iterable[Decision]) -> None:
+def write_plan(path: Path, header: Header, summary: Mapping[str, Any], decisions: Decisions) -> None:
     """Write a plan atomically with mode 0600. Raises UsageError if that fails."""
     document = {**asdict(header), "kind": KIND, "format": FORMAT, "summary": dict(summary)}
-    digest = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode())
-    with tempfile.TemporaryFile() as lines:
-        rows = 0
-        for decision in decisions:
-            line = jsontext.dumps(decision.to_document()).encode() + b"\n"
-            digest.update(line)
-            lines.write(line)
-            rows += 1
-        lines.seek(0)
-        with whole_bytes(path, mode=0o600) as file:
-            file.write(jsontext.dumps({**document, "decisions": rows, "checksum": digest.hexdigest()}).encode() + b"\n")
-            shutil.copyfileobj(lines, file)
-        path.chmod(0o600)
+    digest, rows = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode()), 0
+
+    def lines() -> Iterator[bytes]:
+        return (jsontext.dumps(decision.to_document()).encode() + b"\n" for decision in decisions)
+
+    for rows, line in enumerate(lines(), 1):  # noqa: B007
+        digest.update(line)
+    with whole_bytes(path, mode=0o600) as file:
+        file.write(jsontext.dumps({**document, "decisions": rows, "checksum": digest.hexdigest()}).encode() + b"\n")
+        file.writelines(lines())
+    path.chmod(0o600)
 
 
 def read_plan(path: Path) -> SavedPlan:
