@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from crmctl.frozen import frozen
@@ -55,6 +55,13 @@ class Backoff:
         """Return the wait in seconds after attempt `attempt` (from 1); `chance` yields numbers in [0, 1)."""
         span = min(self.longest, self.first * self.growth ** min(attempt - 1, MOST_DOUBLINGS))
         return span * (1 - self.jitter + self.jitter * chance()) if self.jitter else span
+
+    def tries(self, most: int, sleep: Callable[[float], None]) -> Iterator[int]:
+        """Yield 1, 2, 3 up to `most`, sleeping before each but the first."""
+        for number in range(1, most + 1):
+            if number > 1:
+                sleep(self.gap(number - 1))
+            yield number
 
 
 _LONGEST_WAIT = 1e9

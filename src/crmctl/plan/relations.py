@@ -128,12 +128,17 @@ class _Parents:
 
     def _look_for_refused(self) -> None:
         """Use refused parents that another client created since crmctl looked. Lists may show a unique one a few seconds later."""
-        for look in range(1, (LOOKS_FOR_REFUSED if self._is_unique else 1) + 1):
+        for _ in GAPS.tries(LOOKS_FOR_REFUSED if self._is_unique else 1, self._wait):
             self._use_existing(lambda numbers: _failures(self.journal, min(numbers), max(numbers)).keys())
             if not self.journal.counts()[RowState.FAILED]:
                 return
-            if self._is_unique and look < LOOKS_FOR_REFUSED:
-                _wait(self.phase, GAPS.gap(look))
+
+    def _wait(self, seconds: float) -> None:
+        while seconds > 0:
+            if self.phase.interrupt.requested:
+                raise InterruptedByUser("interrupted")
+            self.phase.clock.sleep(min(seconds, TICK_SECONDS))
+            seconds -= TICK_SECONDS
 
     def _all(self) -> Iterator[tuple[int, dict[str, Any], str | None]]:
         return self.references.parents(self.group)
@@ -155,12 +160,10 @@ class _Parents:
 
     def _read_back(self) -> None:
         """Find the ids of the created parents. Raises ServiceError if the service does not show them."""
-        for look in range(1, LOOKS + 1):
+        for look in GAPS.tries(LOOKS, self._wait):
             missing = self._look_for_ids(is_first=look == 1)
             if not missing:
                 return
-            if look < LOOKS:
-                _wait(self.phase, GAPS.gap(look))
         raise ServiceError(
             f"the service does not show every record of {self.group.reference.object} that was created: {missing:,} missing",
             code="not_shown",
@@ -199,14 +202,6 @@ class _Parents:
 def _failures(phase: Journal, first: int, last: int) -> dict[int, str]:
     entries = phase.rows(first, last)
     return {number: entry.error or "refused" for number, entry in entries.items() if entry.state is RowState.FAILED}
-
-
-def _wait(run: SendContext, seconds: float) -> None:
-    while seconds > 0:
-        if run.interrupt.requested:
-            raise InterruptedByUser("interrupted")
-        run.clock.sleep(min(seconds, TICK_SECONDS))
-        seconds -= TICK_SECONDS
 
 
 LINKS_FOLDER = "links"

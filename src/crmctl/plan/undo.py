@@ -377,7 +377,7 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
     else:
         undo.tested += 1
         written.ids.discard(step.target.lower())
-    for look in range(1, LOOKS + 1):
+    for look in GAPS.tries(LOOKS, journal.clock.sleep):
         if is_restored:
             page = changed_last(reader)
             shown: Iterable[Record] = page.items if page is not None else ()
@@ -387,7 +387,6 @@ def _test_lists(written: WrittenRecords, undo: Undo, reader: Reader, context: Bu
         record = by_id.get(step.target)
         if (record is None) is not is_restored and (record is None or not updates.is_as_written(record)):
             return Lists.UNTESTED if look == 1 else Lists.CURRENT
-        journal.clock.sleep(GAPS.gap(look))
     return Lists.STALE
 
 

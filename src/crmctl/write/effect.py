@@ -192,7 +192,7 @@ def _is_older(record: Record, moment: float) -> bool:
     return changed_at is not None and changed_at < moment
 
 
-LOOKS, MOST_LOOKS = Backoff(longest=4.0, jitter=0.0), 3
+LOOKS, MOST_LOOKS = Backoff(longest=4.0, jitter=0.0), 4
 """How crmctl looks again for a change that a record does not show yet."""
 
 UNREADABLE = "the service deleted fewer records than it was asked for, and whether this one is left could not be read"
@@ -213,9 +213,7 @@ def took_effect(reader: Reader, clock: Clock, written: Iterable[tuple[str, Weigh
     """
     for record_id, weigh in written:
         state = StepStanding.BEFORE
-        for look in range(MOST_LOOKS + 1):
-            if look:
-                clock.sleep(LOOKS.gap(look))
+        for _ in LOOKS.tries(MOST_LOOKS, clock.sleep):
             try:
                 state = weigh(reader.record(record_id))
             except (NotFoundError, ForbiddenError):

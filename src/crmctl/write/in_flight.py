@@ -55,14 +55,6 @@ class InHalves(Generic[Part]):
         return verdict
 
 
-def attempts(most: int, clock: Clock) -> Iterator[int]:
-    """Yield 1, 2, 3 up to `most`, waiting before each but the first."""
-    yield 1
-    for number in range(2, most + 1):
-        clock.sleep(PATIENCE.gap(number - 1))
-        yield number
-
-
 AS_OF = "keys as of"
 """Journal fact: a moment of the service, in microseconds, before which crmctl saw every change."""
 

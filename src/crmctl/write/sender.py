@@ -28,6 +28,7 @@ from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import (
     AS_OF,
     ATTEMPTS,
+    PATIENCE,
     TICK_SECONDS,
     WITHOUT_EFFECT,
     InFlight,
@@ -35,7 +36,6 @@ from crmctl.write.in_flight import (
     SendContext,
     SentRows,
     Stopped,
-    attempts,
 )
 from crmctl.write.journal import BEFORE, Journal
 from crmctl.write.reconcile import PARKED_LIMIT, Reconciler, Task
@@ -103,7 +103,7 @@ class Sender:
     def _attempt(self, task: Task, record: _Attempts) -> Verdict:
         header = self._journal.header
         outcome: BulkResult | CrmctlError
-        for _ in attempts(ATTEMPTS, self._clock):
+        for _ in PATIENCE.tries(ATTEMPTS, self._clock.sleep):
             try:
                 outcome = self._context.write_batch(task.batch.records, record)
             except CrmctlError as error:

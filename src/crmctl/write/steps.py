@@ -27,7 +27,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import BatchState
 from crmctl.write.effect import Attributes, StepStanding, alike, current_records, is_visible, standing, still_there, took_effect
-from crmctl.write.in_flight import ATTEMPTS, WITHOUT_EFFECT, InHalves, attempts, samples
+from crmctl.write.in_flight import ATTEMPTS, PATIENCE, WITHOUT_EFFECT, InHalves, samples
 from crmctl.write.verdicts import Verdict, judge
 
 
@@ -159,7 +159,7 @@ class StepSender:
 
         Raises errors that end everything.
         """
-        for number in attempts(ATTEMPTS, self.clock):
+        for number in PATIENCE.tries(ATTEMPTS, self.clock.sleep):
             if number > 1 and part[0].kind is not StepKind.DELETE:  # a repeated deletion changes nothing
                 try:
                     part = self.unsettled(part, mark)
