@@ -35,7 +35,7 @@ from crmctl.plan.merge_steps import (
     survivors,
 )
 from crmctl.read.read_back import LONG_READ, Reader
-from crmctl.read.records import LINKS, Cost, all_activities, fetch, named_records
+from crmctl.read.records import LINKS, all_activities, announced, fetch, named_records
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobState
 from crmctl.write.steps import MERGE_ORDER, Step, StepKind, StepState
@@ -72,11 +72,7 @@ class Survey(Spill):
 
     def fill_members(self) -> None:
         """Read only the wanted records, not what refers to them. Raises read errors."""
-
-        def announce(cost: Cost) -> None:
-            if cost.requests > LONG_READ:
-                self._tell(f"reading {len(self._ids):,} records of the plan: about {cost.requests:,} requests")
-
+        announce = announced(self._tell, f"reading {len(self._ids):,} records of the plan", LONG_READ)
         for page in fetch(Reader(self._service, self._schema.object_id), self._ids, announce):
             self._take_all(self._schema.object_id, page)
 

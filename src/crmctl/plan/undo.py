@@ -17,7 +17,6 @@ from crmctl.errors import UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
-from crmctl.match.key_lookups import FEW
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
 from crmctl.plan.audit import CreatedId, name_records, walk_new
 from crmctl.plan.dry_run import seconds_for
@@ -31,7 +30,7 @@ from crmctl.plan.resume import job_of_mode, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import Parents, UndoReport, Updates, written_rows
 from crmctl.read.read_back import Reader
-from crmctl.read.records import find, read_one
+from crmctl.read.records import Cost, announced, find, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
 from crmctl.write.effect import Attributes, StepStanding, changed_last, standing
@@ -296,26 +295,21 @@ class WrittenRecords:
 def plan_undo(written: WrittenRecords, reader: Reader, tell: Callable[[str], None] = lambda _: None) -> Undo:
     """Find the current state of the records the job created and updated, and store new ids in the journal. Raises read errors."""
     journal, updates, parents = written.journal, written.updates, written.parents
-    counts = journal.counts()
+    counts, announce = journal.counts(), announced(tell, "reading back what the job wrote")
     undo = Undo(journal.header.job, journal.header.object, in_doubt=counts[RowState.IN_DOUBT], done=journal.number_kept(UNDONE))
     undo.unsent = counts[RowState.UNSENT] if journal.state is JobState.OPEN else 0
     undo.was_written = bool(counts[RowState.CREATED] or counts[RowState.UPDATED])
     undo.parents = parents if parents is not None and parents.found + len(parents.edited) else None
     if counts[RowState.CREATED] or counts[RowState.FAILED]:
-        _price(-(-counts[RowState.CREATED] // PAGE_LIMIT) + 1, tell)
+        announce(Cost(-(-counts[RowState.CREATED] // PAGE_LIMIT) + 1, as_a_whole=False))
         _find_created(written, reader, undo)
     if counts[RowState.UPDATED] or counts[RowState.FAILED]:
         updates.gather(journal, written.again)
-        updates.read(reader, lambda cost: _price(cost.requests, tell))
+        updates.read(reader, announce)
     undo.found = len(written.ids)
     undo.kept = updates.lost
     _tell(undo, written)
     return undo
-
-
-def _price(requests: int, tell: Callable[[str], None]) -> None:
-    if requests > FEW:
-        tell(f"reading back what the job wrote: about {requests:,} requests")
 
 
 def carry_out(written: WrittenRecords, undo: Undo, service: Crm, progress: Progress) -> None:

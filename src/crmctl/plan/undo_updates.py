@@ -17,7 +17,7 @@ from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, RejectedError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import Spill, chunks
-from crmctl.match.key_lookups import FEW, Lookup
+from crmctl.match.key_lookups import Lookup
 from crmctl.match.references import ParentGroup, as_sent
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType, Record
@@ -28,7 +28,7 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
 from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
-from crmctl.read.records import Cost, fetch, find, read_singly
+from crmctl.read.records import Cost, announced, fetch, find, read_singly
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -225,7 +225,7 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
 
     Rows without a before image are not compared, nor rows whose parts were just merged into the current values. Raises read errors.
     """
-    journal = job.journal
+    journal, announce = job.journal, announced(tell, "comparing the rows that are left with their records")
     attributes = {attribute.slug: attribute for attribute in job.input.shown_attributes}
     for chunk in chunks(rows_of(journal, job.input.to_send)(), COMPARED_ROWS):
         first, last = chunk[0].ordinal, chunk[-1].ordinal
@@ -236,7 +236,7 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
         if not unsent:
             continue
         with SeenIds(unsent) as ids:
-            for record in chain.from_iterable(fetch(reader, ids, lambda cost: _announce(cost, tell))):
+            for record in chain.from_iterable(fetch(reader, ids, announce)):
                 entry = unsent[record.id.lower()]
                 changed = standing(images[entry.ordinal], entry.data, record.data, attributes)[1]
                 if changed:
@@ -245,11 +245,6 @@ def fail_changed(job: ImportJob, reader: Reader, tell: Callable[[str], None]) ->
 
 
 COMPARED_ROWS = 10_000
-
-
-def _announce(cost: Cost, tell: Callable[[str], None]) -> None:
-    if cost.requests > FEW:
-        tell(f"comparing the rows that are left with their records: about {cost.requests:,} requests")
 
 
 def written_rows(job: ImportJob, clock: Clock) -> Callable[[], Iterator[Entry]]:

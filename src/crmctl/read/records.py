@@ -141,6 +141,16 @@ class Cost(NamedTuple):
     as_a_whole: bool
 
 
+def announced(tell: Callable[[str], None], purpose: str, most: int = 10) -> Callable[[Cost], None]:
+    """Return a function that tells the cost of a purpose if it is more than `most` requests."""
+
+    def announce(cost: Cost) -> None:
+        if cost.requests > most:
+            tell(f"{purpose}: about {cost.requests:,} requests")
+
+    return announce
+
+
 def reading_cost(lister: Lister, object_id: str, count: int) -> Cost:
     """Return the cheaper way to read `count` records. Sends at most one request. Raises the errors of the call."""
     if count <= FEW:
