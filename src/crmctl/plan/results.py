@@ -11,10 +11,11 @@ from typing import Any, TextIO
 
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
 from crmctl.files.encodings import BLOCK, Encoding, open_text
-from crmctl.files.rows import QUOTE, Block, Format, Row, Source
+from crmctl.files.rows import Block, Format, Row, Source
 from crmctl.files.whole_files import whole_file
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
+from crmctl.models.field_paths import delimited_row
 from crmctl.models.findings import Finding
 from crmctl.write.database import RESULT_FILES, JobState, RowState
 from crmctl.write.jobs import Summary, exit_code, summarize
@@ -255,7 +256,6 @@ class _DelimitedRows:
         self._delimiter = dialect.delimiter or ","
         self._newline = newline
         self._dropped = next((len(names) for names in (ADDED, ADDED_BY_FEED) if header[-len(names) :] == names), 0)
-        self._special = re.compile(f"[{re.escape(self._delimiter)}{QUOTE}\r\n]|^\\s|\\s$")
         plain = f"[^{re.escape(self._delimiter)}]*"
         self._cell = re.compile(f'"(?:[^"]|"")*"{plain}|{plain}')
         bare = header_text.rstrip(self._delimiter)
@@ -265,7 +265,7 @@ class _DelimitedRows:
 
     def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
         mark = self._delimiter
-        tail = "".join(mark + self._text(text or "") for text in outcome) + self._newline
+        tail = mark + delimited_row(outcome, mark).removesuffix("\n") + self._newline
         if not self._dropped and not rows.has_problems:
             return "".join([f"{raw}{mark}{ordinal}{mark}{line}{tail}" for ordinal, line, raw in rows.texts()])
         return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows.rows()])
@@ -274,7 +274,7 @@ class _DelimitedRows:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
             return self._original(row.raw, len(row.cells))
         # Quote the whole row, so that a stray quote does not swallow the added cells.
-        return self._text(row.raw)
+        return delimited_row([row.raw], self._delimiter).removesuffix("\n")
 
     def _original(self, raw: str, cells: int) -> str:
         """Return a line without the cells that an earlier import added at its end."""
@@ -287,11 +287,6 @@ class _DelimitedRows:
                 return raw
             end = match.end()
         return raw[:end]
-
-    def _text(self, text: str) -> str:
-        if self._special.search(text):
-            return QUOTE + text.replace(QUOTE, QUOTE * 2) + QUOTE
-        return text
 
 
 def _json_object(row: Row, outcome: Outcome, names: Sequence[str]) -> str:
