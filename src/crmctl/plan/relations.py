@@ -18,7 +18,7 @@ from crmctl.match.references import Links, ParentGroup, ReferenceMap, RowLink
 from crmctl.plan.audit import capture_ids
 from crmctl.plan.import_run import deliver
 from crmctl.values.attribute_types import Trait, types_with
-from crmctl.write.database import ORPHANED, HighWaterMark, JobState, RowState, damaged
+from crmctl.write.database import ORPHANED, HighWaterMark, JobState, RowState
 from crmctl.write.in_flight import SendContext, SentRows
 from crmctl.write.journal import BEFORE, FILE_NAME, Header, Journal, RowEntry
 
@@ -32,10 +32,8 @@ def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendCon
     main = run.journal
     folder = main.folder / name
     journal: Journal | None = None
-    if not (folder / FILE_NAME).exists():
+    if not (folder / FILE_NAME).exists() and not HighWaterMark(folder).read()[0].sends:
         # The remains of a journal that was never complete
-        if (mark := HighWaterMark(folder).read()[0]).sends:
-            raise damaged(folder / FILE_NAME, f"it is gone, and rows up to {mark.last:,} were sent")
         for path in folder.glob("*") if folder.is_dir() else ():
             path.unlink()
         plain: dict[str, Any] = {"mapping": "", "plan": {}, "unique": None, "keys": [], "keeps_overwritten": False}
