@@ -182,7 +182,7 @@ def take_turn(
                 is_told = is_told or tell(waited)
                 clock.sleep(min(LOOK_SECONDS, patience - waited))
         except (OSError, sqlite3.Error) as error:
-            raise unlockable(path, error) from error
+            raise _unlockable(path, error) from error
         yield
 
 
@@ -197,7 +197,7 @@ def _is_ours(base: sqlite3.Connection) -> bool:
     return True
 
 
-def unlockable(path: Path, error: Exception) -> CrmctlError:
+def _unlockable(path: Path, error: Exception) -> CrmctlError:
     """Return the error for a lock that fails for a reason other than being held."""
     failure = storage_error(error, path)
     if isinstance(failure, StorageError) and failure.code == "no_space":

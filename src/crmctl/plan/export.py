@@ -222,7 +222,7 @@ class Export:
         check_place(path)
         place = resume_path(path)
         staging, resumed = reopen_staging(place, self._request, self._clock, resumes=not self._asked.restart)
-        if resumed := resumed and len(staging) > 0:
+        if resumed := resumed and staging.noted("gathering") is not None:
             self._progress.note(f"going on after {len(staging):,} records that were read before; --restart begins anew")
         with staging:
             try:

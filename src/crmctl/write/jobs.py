@@ -9,13 +9,13 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, StorageError, UsageError, reason, storage_error
-from crmctl.files.whole_files import take_turn, unlockable
+from crmctl.files.whole_files import take_turn
 from crmctl.frozen import frozen
 from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
 from crmctl.write.journal import FILE_NAME, Header, Journal, surplus_records
@@ -236,16 +236,11 @@ class JobStore:
         except OSError as error:
             raise UsageError(f"cannot remove {job.folder}: {reason(error)}", code="unwritable_file") from error
 
-    @contextmanager
-    def registering(self) -> Iterator[None]:
+    def registering(self) -> AbstractContextManager[None]:
         """Keep other processes on this machine from registering a job; the lock ends with its process. Raises ConfigError."""
         path = self.root / LOCK_NAME
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=LOCK_SECONDS)) as lock:
-            try:
-                lock.execute("BEGIN EXCLUSIVE")
-            except sqlite3.Error as error:
-                raise unlockable(path, error) from error
-            yield
+        held = ConfigError(f"cannot lock {path}: another process holds it", hint=ELSEWHERE)
+        return take_turn(path, self.clock, LOCK_SECONDS, lambda _: True, lambda: held)
 
     def earlier_creation(self, sha256: str, object_id: str, origin: str) -> JobInfo | None:
         """Return the newest job that created, or is creating, records of the same object from the same content."""
