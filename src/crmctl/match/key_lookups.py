@@ -288,7 +288,7 @@ class Lookup:
         is_proven = False
         for key in index.distinct():
             page = self._answer(asker, asker.conditions(key))
-            if page is None or self.requests >= most or not (len(page.items) < SMALLEST_PAGE or page.total == len(page.items)):
+            if page is None or self.requests >= most or not is_whole(page):
                 return False
             index.see(page.items)
             if not is_proven and all(index.rule.key(record.data) != key for record in page.items):
@@ -300,15 +300,22 @@ class Lookup:
         return True
 
     def _answer(self, asker: KeyFilter, conditions: Conditions) -> Page[Record] | None:
-        """Return the first page of an answer, oldest first.
+        """Return the first page of an answer; None if no filter is possible, or the service ignores the conditions."""
+        return ask(self, self.object_id, conditions, lambda record: asker.fits(conditions, record.data)) if conditions else None
 
-        None if no filter is possible, or the service ignores the conditions. The sample is young, so a service that cuts pages before it
-        filters does not find it.
-        """
-        if not conditions:
-            return None
-        try:
-            page = self.list_records(self.object_id, filters=conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
-        except (RejectedError, NotFoundError, ServiceError):
-            return None
-        return page if all(asker.fits(conditions, record.data) for record in page.items) else None
+
+def ask(lister: Lister, object_id: str, conditions: Conditions, fits: Callable[[Record], bool]) -> Page[Record] | None:
+    """Return the first records that meet conditions, oldest first; None if the service refuses the conditions or ignores them.
+
+    The sample of a control is young, so a service that cuts pages before it filters does not find it.
+    """
+    try:
+        page = lister.list_records(object_id, filters=conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
+    except (RejectedError, NotFoundError, ServiceError):
+        return None
+    return page if all(map(fits, page.items)) else None
+
+
+def is_whole(page: Page[Record]) -> bool:
+    """Whether a page certainly holds all records that meet its conditions."""
+    return len(page.items) < SMALLEST_PAGE or page.total == len(page.items)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crmctl.client.answers import Page
 from crmctl.client.directory import Lister
-from crmctl.errors import NotFoundError, RejectedError, ServiceError, UsageError
+from crmctl.errors import RejectedError, UsageError
 from crmctl.files.validation import Payload
 from crmctl.files.whole_files import open_tables
 from crmctl.frozen import frozen
-from crmctl.match.key_lookups import RecordSink
+from crmctl.match.key_lookups import RecordSink, ask, is_whole
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.ids import reference_id, reference_ids, suggestion
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
+from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP, scan
 from crmctl.read.stable_pages import Listing
 from crmctl.values.composites import fold
@@ -484,16 +484,10 @@ def _ask(
     """Pass the records that filters find to `see`. Return False if an answer may be incomplete."""
 
     def answer(slug: str, record_id: str) -> Page[Record] | None:
-        """Return the records that name one id, oldest first; None for an unusable answer.
+        def names(record: Record) -> bool:
+            return record_id.lower() in reference_ids(record.data.get(slug))
 
-        The sample is young, so a service that cuts pages before it filters does not find it.
-        """
-        conditions = (Condition(slug, Operator.EQUALS, record_id),)
-        try:
-            page = lister.list_records(object_id, filters=conditions, sort="created_at", order="asc", limit=PAGE_LIMIT)
-        except (RejectedError, NotFoundError, ServiceError):
-            return None
-        return page if all(record_id.lower() in reference_ids(record.data.get(slug)) for record in page.items) else None
+        return ask(lister, object_id, (Condition(slug, Operator.EQUALS, record_id),), names)
 
     for slug in slugs:
         if (sample := _sample(newest, slug)) is None:
@@ -504,7 +498,7 @@ def _ask(
             return False
         for record_id in ids:
             page = answer(slug, record_id)
-            if page is None or not (len(page.items) < SMALLEST_PAGE or page.total == len(page.items)):
+            if page is None or not is_whole(page):
                 return False
             see(page.items)
     return True
