@@ -167,7 +167,7 @@ def test_a_dry_run_counts_the_reads(desk: PartsDesk) -> None:
     path = desk.file("home.city", *["Rome"] * 5)
     planned = open_input(desk.plan().frozen(ATTRIBUTES), path, "a.csv", ATTRIBUTES)
     target = desk.target
-    predicted = dry_run(target, planned, desk.clock, desk.findings.append).after(QuietContext(target.service, desk.clock))  # type: ignore[arg-type]
+    predicted = dry_run(QuietContext(target.service, desk.clock), target, planned, desk.findings.append)  # type: ignore[arg-type]
     assert predicted.summary.counts["unsent"] == 5
     desk.options = DeliveryOptions(concurrency=1)
     result = desk.load("home.city", *["Rome"] * 5)

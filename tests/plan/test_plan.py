@@ -13,6 +13,7 @@ from crmctl.plan.import_plan import ImportPlan, open_input
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, start_import
 from crmctl.plan.plan_file import Decisions, open_plan, read_plan, write_plan
 from crmctl.write.database import JobState
+from tests.support.bulkcontext import QuietContext
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault
 from tests.support.keydesk import KeyDesk, counts
 
@@ -34,7 +35,7 @@ def begin(desk: KeyDesk) -> None:
     plan = ImportPlan(mapping=MappingOptions(Mode.UPSERT, keys=("email",))).frozen(desk.attributes)
     planned = open_input(plan, source, str(source), desk.attributes)
     with Decisions() as decisions:
-        found = dry_run(target, planned, desk.clock, desk.findings.append, decisions)
+        found = dry_run(QuietContext(target.service, desk.clock), target, planned, desk.findings.append, decisions)  # type: ignore[arg-type]
         write_plan(place, header_of(target, planned, JobOptions(plan), desk.clock.now()), found.prediction, decisions)
     saved = read_plan(place)
     given, planned = open_plan(saved, desk.attributes)

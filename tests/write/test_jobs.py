@@ -375,7 +375,7 @@ def test_a_broken_file_is_an_error_and_no_job_to_resume(desk: Desk, tmp_path: Pa
 def test_a_dry_run_counts_and_sends_nothing(desk: Desk, tmp_path: Path) -> None:
     with temporary_input(desk.store, "-", io.BytesIO(people(tmp_path, 1234, bad=5).read_bytes())) as given:
         planned = open_input(ImportPlan(), given.path, given.name, desk.attributes)
-        run = dry_run(desk.target, planned, desk.clock, desk.findings.append)
+        run = dry_run(QuietContext(desk.server.crm(), desk.clock), desk.target, planned, desk.findings.append)  # type: ignore[arg-type]
     document = run.to_document()
     assert (document["rows"], document["rejected"], document["unsent"], document["requests"]) == (1234, 1, 1233, 15)
     assert document["job"] is None

@@ -6,12 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
@@ -67,11 +66,6 @@ class DryRun:
     choices: Sequence[dict[str, Any]] = ()
     """The values that differ between the file and the record, with the side that wins."""
 
-    def after(self, context: BulkContext) -> DryRun:
-        """Return the forecast for an import that starts with the same reads as this dry run."""
-        requests = self.summary.requests + requests_made(context)
-        return replace(self, summary=replace(self.summary, requests=requests), seconds=seconds_for(context, requests))
-
     @property
     def changes(self) -> int:
         return self.summary.counts[RowState.UNSENT]
@@ -96,45 +90,47 @@ class DryRun:
 
 
 def dry_run(
-    target: ImportTarget, planned: PlannedInput, clock: Clock, report: Report, decisions: Decisions | None = None, state: Path | None = None
+    context: BulkContext, target: ImportTarget, planned: PlannedInput, report: Report, decisions: Decisions | None = None
 ) -> DryRun:
-    """Validate the whole input and count the requests that an import would send after those of the dry run. `report` receives each finding.
+    """Validate the whole input and count the requests of an import, which starts with the reads of this dry run, without writing anything.
 
-    With a key, the dry run looks up the records as the import would. `decisions` collects the action of each row; with it, the dry run
-    also reads the records that rows name by id. `state` is the folder that holds the bases of feeds.
+    `report` receives each finding. With a key, the dry run looks up the records as the import would. `decisions` collects the action of each row; with it, the dry run
+    also reads the records that rows name by id.
     """
-    lister, started = target.service, clock.monotonic()
+    lister, clock, started = target.service, context.clock, context.clock.monotonic()
     with ExitStack() as looked_up:
         planned = with_references(planned, target)
         looked_up.enter_context(closing(planned))
         forecast = _Forecast(planned, decisions)
-        resolver = resolver_of(planned, target.object_id, _feed(planned, target, state, looked_up))
+        resolver = resolver_of(planned, target.object_id, _feed(planned, target, context, looked_up))
         if resolver is None:
-            forecast_result = _check(planned, report, forecast.write_valid)
+            checked = _check(planned, report, forecast.write_valid)
             if decisions is not None:
                 decisions.see_records(Reader(lister, target.object_id))
         else:
             lookup = resolver.lookup(lister, lambda: False)
             lookup.newest = target.newest.if_new(clock) if target.newest is not None else None
             lookup.at_hand, lookup.tell = target.at_hand or lookup.at_hand, target.tell
-            forecast_result = _look_up(planned, resolver, lookup, forecast, report)
+            checked = _look_up(planned, resolver, lookup, forecast, report)
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
+        later += bool(forecast.creates)  # the comparison at the end
         if not planned.mapping.keys and forecast.merges:
             later += reading_cost(lister, target.object_id, forecast.merges).requests
-        requests = forecast.requests + later + _around(planned, forecast) + bool(forecast.creates)  # the comparison at the end
-        counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: forecast_result.rejected}
+        requests = requests_made(context) + forecast.requests + later + _around(planned, forecast)
+        counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: checked.rejected}
         summary = Summary(
             None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
         )
         parents = planned.references.groups() if planned.references is not None else ()
-        return DryRun(summary, forecast_result, 0.0, forecast.predicted(forecast_result.rejected), parents, forecast.choices)
+        predicted = forecast.predicted(checked.rejected)
+        return DryRun(summary, checked, seconds_for(context, requests), predicted, parents, forecast.choices)
 
 
-def _feed(planned: PlannedInput, target: ImportTarget, state: Path | None, until: ExitStack) -> Feed | None:
+def _feed(planned: PlannedInput, target: ImportTarget, context: BulkContext, until: ExitStack) -> Feed | None:
     plan = planned.plan.feed
-    if plan is None or state is None:
+    if plan is None:
         return None
-    bases = until.enter_context(closing(FeedBases(state, (target.origin, target.object_id, plan.name))))
+    bases = until.enter_context(closing(FeedBases(context.state, (target.origin, target.object_id, plan.name))))
     return Feed.of(plan, bases, planned.shown_attributes)
 
 
@@ -311,7 +307,7 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             context.listener.note(note)
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
-        preview = dry_run(target, planned, context.clock, findings, decisions, context.state).after(context)
+        preview = dry_run(context, target, planned, findings, decisions)
         invalid = rejected_rows(preview.report.rejected) if preview.report.rejected else None
         unexpected = None
         try:
@@ -360,7 +356,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     request.delivery()
     requests_made(context)
     with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
-        preview = dry_run(target, planned, context.clock, FindingLog(context.listener.report), now, context.state).after(context)
+        preview = dry_run(context, target, planned, FindingLog(context.listener.report), now)
         differences = compare(saved.decisions(), now)
         shown = examples(saved.decisions(), EXAMPLES)
         error = differences.refusal if differences.count else None

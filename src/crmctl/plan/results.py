@@ -336,13 +336,13 @@ def lacks_files(summary: Summary) -> bool:
     return any(count and summary.files[FILE_OF[state]] is None for state, count in summary.counts.items())
 
 
-def write_results(journal: Journal, source: Source, failed_copy: Path | None = None) -> dict[str, Path | None]:
-    """Write the result files into the job's folder. Return their paths; None for a file that would be empty.
+def write_results(journal: Journal, source: Source, failed_copy: Path | None = None) -> None:
+    """Write the result files into the job's folder, except those that would be empty.
 
     `failed_copy` also gets the failed and rejected rows, or at least a header. Raises UsageError if a file cannot be written.
     """
     if journal.state is JobState.CHECKING:
-        return dict.fromkeys(RESULT_FILES)
+        return
     counts = journal.counts()
     rows_of = {name: sum(counts[state] for state in RowState if FILE_OF[state] == name) for name in RESULT_FILES}
     duplicates = surplus_records(journal)
@@ -378,7 +378,6 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
                 )
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
-    return {name: path if rows_of[name] else None for name, path in paths.items()}
 
 
 class _Sink:
