@@ -94,8 +94,8 @@ def dry_run(
 ) -> DryRun:
     """Validate the whole input and count the requests of an import, which starts with the reads of this dry run, without writing anything.
 
-    `report` receives each finding. With a key, the dry run looks up the records as the import would. `decisions` collects the action of each row; with it, the dry run
-    also reads the records that rows name by id.
+    `report` receives each finding. With a key, the dry run looks up the records as the import would. `decisions` collects the action of
+    each row; with it, the dry run also reads the records that rows name by id.
     """
     lister, clock, started = target.service, context.clock, context.clock.monotonic()
     with ExitStack() as looked_up:
