@@ -17,7 +17,7 @@ from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute
-from crmctl.values.composites import LIST_SIGNS, NO_PARTS, Parts, fold, parse_assignments, without_bare_amounts
+from crmctl.values.composites import LIST_SIGNS, Parts, fold, parse_assignments, without_bare_amounts
 
 RESULT_COLUMNS = frozenset({"_row", "_line", "_status", "_id", "_error"})
 """Columns added by result files, which users can correct and import again."""
@@ -56,6 +56,11 @@ class MappingOptions:
     ignore_unknown: bool = False
     keys: tuple[str, ...] = ()
     on_duplicate_key: str = "error"
+
+    @property
+    def column_mode(self) -> Mode:
+        """The mode in which columns are mapped: with a key, ids in the file are ignored."""
+        return Mode.CREATE if self.keys else self.mode
 
     def declared(self) -> dict[str, str]:
         """Return the targets of the map file and of `--map`, which wins. Raises UsageError."""
@@ -105,18 +110,15 @@ class Mapping:
     skipped. `digest` is stable.
     """
 
-    mode: Mode
+    options: MappingOptions
     columns: list[MappedColumn]
     constants: Json
     notes: list[str]
     digest: str
     names: Names = field(repr=False)
-    ignore_unknown: bool = False
-    keys: tuple[str, ...] = ()
-    on_duplicate_key: str = "error"
-    declared: MappingOf[str, str] = field(default_factory=dict, repr=False)
-    constant_parts: MappingOf[str, Parts] = field(default_factory=lambda: NO_PARTS)
-    _late: dict[str, MappedColumn] = field(default_factory=dict, repr=False)
+    declared: MappingOf[str, str] = field(repr=False)
+    constant_parts: MappingOf[str, Parts]
+    _by_key: dict[str, MappedColumn] = field(repr=False)
 
     @property
     def written(self) -> list[str]:
@@ -128,17 +130,9 @@ class Mapping:
 
         Raises UsageError if a key matches several attributes.
         """
-        if not self._late:
-            self._late.update((column.header, column) for column in self.columns)
-        column = self._late.get(key)
-        if column is None:
-            target = self.declared.get(key)
-            mode = Mode.CREATE if self.keys else self.mode
-            column = (
-                resolve_column(key, None, self.names, mode) if target is None else _declared_column((key, None), target, self.names, mode)
-            )
-            self._late[key] = column
-        return column
+        if key not in self._by_key:
+            self._by_key[key] = _column((key, None), self.declared.get(key), self.names, self.options.column_mode)
+        return self._by_key[key]
 
     def to_document(self) -> list[Json]:
         return [
@@ -156,8 +150,7 @@ def build_mapping(
     column, and an upsert without a column of ids. Raises RejectedError (exit 9) for a `--set` value of the wrong type.
     """
     names = attributes if isinstance(attributes, Names) else Names(attributes)
-    mode = Mode.CREATE if options.keys else options.mode  # with a key, the mapping ignores ids in the file
-    declared = options.declared()
+    mode, declared = options.column_mode, options.declared()
     by_position, absent = _positions(header, declared)
     if absent and header_complete:
         raise UsageError(
@@ -165,14 +158,9 @@ def build_mapping(
         )
     late = {name: declared[name] for name in absent}
     for name, target in late.items():
-        _declared_column((name, None), target, names, mode)
+        _column((name, None), target, names, mode)
     _refuse_duplicates(header, by_position)
-    columns = [
-        _declared_column((name, index), by_position[index], names, mode)
-        if index in by_position
-        else resolve_column(name, index, names, mode)
-        for index, name in enumerate(header)
-    ]
+    columns = [_column((name, index), by_position.get(index), names, mode) for index, name in enumerate(header)]
     if options.ignore_unknown:
         note = "no attribute of this name"
         columns = [replace(column, role=Role.IGNORED, note=note) if column.role is Role.UNKNOWN else column for column in columns]
@@ -189,10 +177,8 @@ def build_mapping(
     targets = [[column.header, column.role, column.target] for column in columns]
     facts = [str(options.mode), targets, constants, options.ignore_unknown, late]
     digest = _digest([*facts, options.keys, options.on_duplicate_key] if options.keys else facts)
-    return Mapping(
-        options.mode, columns, constants, notes, digest, names, options.ignore_unknown, options.keys, options.on_duplicate_key, late,
-        constant_parts,
-    )  # fmt: skip
+    by_key = {column.header: column for column in columns}
+    return Mapping(options, columns, constants, notes, digest, names, late, constant_parts, by_key)
 
 
 def schema_digest(attributes: Sequence[Attribute]) -> str:
@@ -230,7 +216,10 @@ def resolve_column(header: str, index: int | None, names: Names, mode: Mode) -> 
     return MappedColumn(header, index, Role.UNKNOWN)
 
 
-def _declared_column(place: tuple[str, int | None], target: str, names: Names, mode: Mode) -> MappedColumn:
+def _column(place: tuple[str, int | None], target: str | None, names: Names, mode: Mode) -> MappedColumn:
+    """Return a column with its declared target, if it has one."""
+    if target is None:
+        return resolve_column(*place, names, mode)
     if not target:
         return MappedColumn(*place, Role.IGNORED, by="--map", note="as --map says")
     match = names.find(target)

@@ -98,8 +98,8 @@ class RowBuilder:
         self.constants, self.constant_parts = mapping.constants, mapping.constant_parts
         self._merger = merger_of(attributes, options)
         self._forms = self._merger.forms
-        self._may_update = mapping.mode is not Mode.CREATE
-        self._may_create = mapping.mode is not Mode.UPDATE
+        self._may_update = mapping.options.mode is not Mode.CREATE
+        self._may_create = mapping.options.mode is not Mode.UPDATE
         self._whole_constants = {slug: value for slug, value in mapping.constants.items() if slug not in mapping.constant_parts}
         self.required = [attribute for attribute in attributes if attribute.is_required and attribute.is_active is not False]
         self.blanks = frozenset({"", *options.null_strings, *options.clear_tokens})
@@ -141,7 +141,7 @@ class RowBuilder:
                 record_id = self._record_id(work, row.cells[self.id_column.index or 0], self.id_column.label)
         else:
             record_id = self._from_object(work, row.value)
-        is_update = self._may_update and (record_id is not None or bool(self._mapping.keys) or not self._may_create)
+        is_update = self._may_update and (record_id is not None or bool(self._mapping.options.keys) or not self._may_create)
         for slug, parts in work.parts.items():
             self._make_new(work, slug, parts, is_update=is_update)
         self._check_required(work, is_update=is_update)
@@ -204,7 +204,6 @@ class RowBuilder:
         elif attribute.type == AttributeType.DATE and not attribute.is_list:
             dates = DateWatch()
             after_good, after_bad = (None, dates.see_bad) if rules.date_format is None else (dates.see_good, None)
-            is_odd = _never
         memorable = part is None and attribute.type in SCALARS and not attribute.is_list and (dates is None or after_good is None)
         place = column.index or 0
         has_currency = any(other.attribute is attribute and other.part is not None for other in self._mapping.columns)
@@ -296,7 +295,7 @@ class RowBuilder:
                 continue
             if column.role is Role.RECORD_ID:
                 record_id = self._record_id(work, item, key)
-            elif column.role is Role.UNKNOWN and not self._mapping.ignore_unknown:
+            elif column.role is Role.UNKNOWN and not self._mapping.options.ignore_unknown:
                 near = self._mapping.names.nearest(key)
                 parts = self._mapping.names.parts_of(key)
                 hint = f"--map '{key}=' leaves it out, --ignore-unknown all such keys"
@@ -355,10 +354,6 @@ def _replacing(replaced: MappingOf[str, str], read: Callable[[Any], Any], separa
         return read(replaced.get(value.strip(), value) if isinstance(value, str) else value)
 
     return read_replaced
-
-
-def _never(_text: str) -> bool:
-    return False
 
 
 @dataclass(slots=True)

@@ -114,12 +114,12 @@ def dry_run(
             checked = _look_up(planned, resolver, lookup, forecast, report)
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
         later += bool(forecast.creates)  # the comparison at the end
-        if not planned.mapping.keys and forecast.merges:
+        if not planned.mapping.options.keys and forecast.merges:
             later += reading_cost(lister, target.object_id, forecast.merges).requests
         requests = requests_made(context) + forecast.requests + later + _around(planned, forecast)
         counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: checked.rejected}
         summary = Summary(
-            None, target.object, str(planned.mapping.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
+            None, target.object, str(planned.mapping.options.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
         )
         parents = planned.references.groups() if planned.references is not None else ()
         predicted = forecast.predicted(checked.rejected)
@@ -174,7 +174,7 @@ class _Forecast:
 
     def __init__(self, planned: PlannedInput, decisions: Decisions | None) -> None:
         self.decisions = decisions
-        self._mode = planned.mapping.mode
+        self._mode = planned.mapping.options.mode
         self._batcher = Batcher()
         self._requests = 0
         self._actions: Counter[str] = Counter()

@@ -141,7 +141,7 @@ class PlannedInput:
     @property
     def may_merge(self) -> bool:
         mapping = self.mapping
-        if mapping.mode is Mode.CREATE:
+        if mapping.options.mode is Mode.CREATE:
             return False
         if any(column.changes_items for column in mapping.columns):
             return True
@@ -174,7 +174,7 @@ class PlannedInput:
 
     def to_send(self) -> Iterator[Payload | Entry]:
         """Return the rows for an import, already encoded if the import does not need their values."""
-        if self.references is None and self.merged is None and not self.mapping.keys:
+        if self.references is None and self.merged is None and not self.mapping.options.keys:
             return encoded_payloads(self.source, self.mapping, self.attributes, self.values)
         return self.payloads()
 

@@ -184,8 +184,8 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
 
     references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
     own = None
-    if mapping.mode is not Mode.UPDATE:
-        own = OwnRows(target.object_id, mapping.mode is Mode.CREATE, mapping.keys, mapping.on_duplicate_key)
+    if mapping.options.mode is not Mode.UPDATE:
+        own = OwnRows(target.object_id, mapping.options.mode is Mode.CREATE, mapping.options.keys, mapping.options.on_duplicate_key)
 
     def lookup(object_id: str) -> Lookup:
         return Lookup(target.service, object_id, tell=target.tell, at_hand=target.at_hand or nothing_at_hand)

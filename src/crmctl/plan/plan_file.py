@@ -95,7 +95,7 @@ CREATE TABLE state (id TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
     def add_rows(self, planned: PlannedInput, reader: Reader) -> None:
         """Add the rows of an import without a key, and read the records they name. Raises read errors."""
         for payload in planned.payloads():
-            self.add_row(payload, planned.mapping.mode)
+            self.add_row(payload, planned.mapping.options.mode)
         self.see_records(reader)
 
     def add_outcomes(self, resolver: Resolver, index: KeyIndex) -> None:

@@ -203,7 +203,7 @@ def _said(value: Any) -> str:
 
 
 def resolver_of(planned: PlannedInput, object_id: str, feed: Feed | None = None) -> Resolver | None:
-    mapping = planned.mapping
+    mapping = planned.mapping.options
     if not mapping.keys:
         return None
     later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
