@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate, islice, repeat
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from crmctl.client.session import encode_json
 from crmctl.files.cell_values import ValueOptions
@@ -29,19 +29,6 @@ DEFAULT_BYTES = 1_000_000
 """Most bytes of encoded records in one request. A larger record is sent alone."""
 
 
-class SendableRow(Protocol):
-    """A checked row: its place in the input, the record's data, the record's id if given, and its findings."""
-
-    @property
-    def ordinal(self) -> int: ...
-    @property
-    def data(self) -> Json: ...
-    @property
-    def id(self) -> str | None: ...
-    @property
-    def findings(self) -> Sequence[Finding]: ...
-
-
 class Entry(NamedTuple):
     """One row of a batch: its ordinal, the record as JSON for the bulk call, and the record's id if sent.
 
@@ -51,6 +38,10 @@ class Entry(NamedTuple):
     ordinal: int
     encoded: bytes
     id: str | None = None
+
+    @classmethod
+    def of(cls, ordinal: int, data: MappingOf[str, Any], record_id: str | None = None) -> Entry:
+        return cls(ordinal, encode_json({"data": data} if record_id is None else {"data": data, "id": record_id}), record_id)
 
     @property
     def data(self) -> Json:
@@ -102,10 +93,9 @@ def entry_of(row: SendableRow, *, with_id: bool, target: str | None = None) -> E
 
     `target` is the id for a row without one.
     """
-    entry = row if isinstance(row, Entry) else Entry(row.ordinal, b'{"data":%s}' % encode_json(row.data))
-    encoded = entry.encoded
+    entry = row if isinstance(row, Entry) else Entry.of(row.ordinal, row.data)
     if with_id and (record_id := row.id or target):
-        return Entry(row.ordinal, b'%s,"id":%s}' % (encoded[:-1], encode_json(record_id)), record_id)
+        return Entry(row.ordinal, b'%s,"id":%s}' % (entry.encoded[:-1], encode_json(record_id)), record_id)
     return entry
 
 
@@ -167,6 +157,10 @@ class Payload(NamedTuple):
     @property
     def rejected(self) -> bool:
         return any(finding.rejects for finding in self.findings)
+
+
+SendableRow = Payload | Entry
+"""A checked row."""
 
 
 @dataclass

@@ -141,13 +141,7 @@ class Wanted(NamedTuple):
     last_line: int
     key: str | None
     data: Json
-    id: str | None = None
     parts: Mapping[str, Parts] = NO_PARTS
-
-    @property
-    def findings(self) -> tuple[()]:
-        """None: only valid rows wait for their record."""
-        return ()
 
 
 class KeyIndex(Spill):
@@ -180,7 +174,7 @@ class KeyIndex(Spill):
         statement = "SELECT ordinal, line, last_line, key, data, parts FROM wanted ORDER BY ordinal"
         for ordinal, line, last_line, key, data, parts in self._db.execute(statement):
             parts_given = jsontext.loads(parts) if parts is not None else NO_PARTS
-            yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts=parts_given)
+            yield Wanted(ordinal, line, last_line, key, jsontext.loads(data), parts_given)
 
     def first(self, key: str) -> Wanted:
         return self._edge(key, "ASC")

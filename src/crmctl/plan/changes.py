@@ -13,7 +13,6 @@ from crmctl.bulk_context import BulkContext, showing
 from crmctl.client.answers import Page
 from crmctl.client.directory import known_attributes
 from crmctl.client.query.record_query import stray_finder
-from crmctl.client.session import encode_json
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, Mode
@@ -365,8 +364,7 @@ def _compare(planned: PlannedInput, records: KnownRecords, forecast: ChangeForec
         if change.finding is not None:
             findings(change.finding)
         if change.action is RowAction.UPDATE and change.record is not None and len(first) < BULK_LIMIT:
-            body = {"data": dict(change.sent), "id": change.record.id}
-            first.append(Entry(change.ordinal, encode_json(body), change.record.id))
+            first.append(Entry.of(change.ordinal, dict(change.sent), change.record.id))
     return first
 
 

@@ -205,7 +205,7 @@ class _Forecast:
                 {"row": row.ordinal, "line": row.line, **choice.to_document()} for choice in merge.chosen[: LISTED - len(self.choices)]
             ]
         if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
-            self._write(outcome.action, entry_of(row, with_id=True, target=outcome.record_id))
+            self._write(outcome.action, Entry.of(row.ordinal, row.data, outcome.record_id))
             return
         self._actions[outcome.action] += 1
         self._ambiguous += outcome.finding is not None and outcome.finding.code == AMBIGUOUS

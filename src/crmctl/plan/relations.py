@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from crmctl.client.session import encode_json
 from crmctl.clock import Backoff
 from crmctl.errors import InterruptedByUser, PartialError, ServiceError
 from crmctl.files.validation import Entry
@@ -142,7 +141,7 @@ class _Parents:
         return self.references.parents(self.group)
 
     def _entries(self) -> Iterator[Entry]:
-        return (Entry(number, encode_json({"data": data})) for number, data, _ in self._all())
+        return (Entry.of(number, data) for number, data, _ in self._all())
 
     def _use_existing(self, chosen: Callable[[Sequence[int]], Collection[int]]) -> None:
         """Look for chosen parents that another client created since, and do not create them."""
@@ -254,7 +253,7 @@ def second_writes(references: ReferenceMap, journal: Journal) -> Iterator[Entry]
                 data = _data(references, journal, ordinal, links)
             except _CannotLink:
                 continue
-            yield Entry(ordinal, encode_json({"data": data, "id": row.record_id}), row.record_id)
+            yield Entry.of(ordinal, data, row.record_id)
 
 
 def _data(references: ReferenceMap, journal: Journal, ordinal: int, links: dict[str, Links]) -> dict[str, Any]:

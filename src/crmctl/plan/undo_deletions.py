@@ -14,7 +14,6 @@ from typing import Any
 from crmctl.bulk_context import BulkContext, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.client.directory import ReadService
-from crmctl.client.session import encode_json
 from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundError, RejectedError, UsageError
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
@@ -71,14 +70,14 @@ class LostRecords:
     def entries(self) -> Iterator[Entry]:
         """Yield the records to create, without references to records of their object."""
         for number, record in enumerate(self.records(), 1):
-            yield Entry(number, encode_json({"data": self._split(record)[0]}))
+            yield Entry.of(number, self._split(record)[0])
 
     def links(self, new: Mapping[str, str]) -> Iterator[Entry]:
         """Yield the references to records of their object, with new ids."""
         for number, record in enumerate(self.records(), 1):
             if (links := self._split(record)[1]) and (new_id := new.get(record.id.lower())):
                 data = {slug: replace_ids(value, new) for slug, value in links.items()}
-                yield Entry(number, encode_json({"data": data, "id": new_id}), new_id)
+                yield Entry.of(number, data, new_id)
 
     def _split(self, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
         data: dict[str, Any] = {}

@@ -16,7 +16,6 @@ from typing import Any
 
 from crmctl.bulk_context import Interrupt, Progress, watch_interrupts
 from crmctl.client.crm import Crm
-from crmctl.client.session import encode_json
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Batch, Batcher, Entry
@@ -292,7 +291,7 @@ def _standing_of(step: Step, attributes: Attributes, record: Record) -> StepStan
 def _entries(steps: Iterable[Step], pending: dict[int, Step]) -> Iterator[Entry]:
     for step in steps:
         pending[step.number] = step
-        yield Entry(step.number, b'{"data":%s,"id":%s}' % (encode_json(step.after), encode_json(step.target)), step.target)
+        yield Entry.of(step.number, step.after, step.target)
 
 
 def _halves(steps: Sequence[Step]) -> Sequence[Sequence[Step]]:
