@@ -359,7 +359,7 @@ def _compare(planned: PlannedInput, records: KnownRecords, forecast: ChangeForec
             else:
                 yield row
 
-    for change in Changing.of(planned).changes(valid(), records.get):
+    for change in value_changes(planned, valid(), records.get):
         forecast.add(change)
         if change.finding is not None:
             findings(change.finding)
@@ -400,35 +400,26 @@ class ValueChange(NamedTuple):
         return Resolution(self.ordinal, self.action, record_id, self.finding, before=dict(self.before), whole=whole)
 
 
-@frozen
-class Changing:
-    """Compares rows with the records they name by id."""
+def value_changes(planned: PlannedInput, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
+    """Compare rows with the records they name by id."""
+    attributes = {attribute.slug: attribute for attribute in planned.shown_attributes}
+    return (_value_change(row, find(row.id or ""), attributes, planned.merger) for row in rows)
 
-    attributes: Mapping[str, Attribute]
-    merger: Merger
 
-    @classmethod
-    def of(cls, planned: PlannedInput) -> Changing:
-        return cls({attribute.slug: attribute for attribute in planned.shown_attributes}, planned.merger)
+def _value_change(row: Payload, record: Record | None, attributes: Mapping[str, Attribute], merger: Merger) -> ValueChange:
+    if record is None:
+        return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
+    try:
+        merged = merger.merge_all(row.parts, record.data) if row.parts else None
+    except RejectedError as error:
+        from crmctl.client.query.related_records import label_of  # only for a refused row: an import does without queries
 
-    def changes(self, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
-        return (self._change(row, find(row.id or "")) for row in rows)
-
-    def _change(self, row: Payload, record: Record | None) -> ValueChange:
-        if record is None:
-            return _refused(row, Finding("no_record", "there is no such record").on("id", row.id))
-        try:
-            merged = self.merger.merge_all(row.parts, record.data) if row.parts else None
-        except RejectedError as error:
-            from crmctl.client.query.related_records import label_of  # only for a refused row: an import does without queries
-
-            finding = finding_of_merge(error)
-            label = label_of(record, self.attributes.values())
-            return _refused(row, replace(finding, message=f"{label}: {finding.message}"))
-        sent = row.data | (merged or {})
-        if is_unchanged(sent, record.data, self.attributes):
-            return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
-        return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), merged)
+        finding = finding_of_merge(error)
+        return _refused(row, replace(finding, message=f"{label_of(record, attributes.values())}: {finding.message}"))
+    sent = row.data | (merged or {})
+    if is_unchanged(sent, record.data, attributes):
+        return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
+    return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), merged)
 
 
 @dataclass
@@ -486,7 +477,7 @@ class UpdateHooks(JobHooks):
         try:
             with ExitStack() as stack:
                 records = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
-                for chunk in chunks(Changing.of(self.job.input).changes(self._valid(), records.get)):
+                for chunk in chunks(value_changes(self.job.input, self._valid(), records.get)):
                     for change in chunk:
                         forecast.add(change)
                     write_down(journal, (change.resolution for change in chunk), run.report)

@@ -159,7 +159,7 @@ class SchemaStep:
 def steps(document: SchemaDocument, present: Present, changes: list[SchemaChange]) -> list[SchemaStep]:
     """Return the requests for the changes, in an order in which each can succeed. Conflicts and extras need none."""
     specs = {spec.slug: spec for spec in document.objects}
-    listed = [step for change in changes if change.action in _ORDER for step in _steps(change, specs.get(change.object), present)]
+    listed = [_step(change, specs.get(change.object), present) for change in changes if change.action in _ORDER]
     return sorted(
         listed, key=lambda step: _ORDER[step.change.action] + (step.change.attribute is not None) * _ATTRIBUTE[step.change.action]
     )
@@ -208,26 +208,20 @@ def refuse_conflicts(changes: list[SchemaChange]) -> None:
     )
 
 
-def _steps(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> Iterator[SchemaStep]:
+def _step(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> SchemaStep:
+    """Return the request of a change. `spec`: the object in the document, if it is there."""
     crm_object = present.objects.get(change.object)
-    home = f"/objects/{crm_object.id if crm_object else '{' + change.object + '}'}"
-    if change.attribute is None:
-        if change.action is ChangeAction.CREATE and spec is not None:
-            yield SchemaStep(change, "POST", "/objects", _object_body(spec))
-        elif change.action is ChangeAction.UPDATE:
-            yield SchemaStep(change, "PATCH", home, {name: after for name, (_, after) in change.details.items()})
-        else:
-            yield SchemaStep(change, "DELETE", home)
-        return
-    present_attribute = present.attributes.get(change.object, {}).get(change.attribute)
-    path = f"{home}/attributes/{present_attribute.id if present_attribute else '{' + change.attribute + '}'}"
+    parent, path = "/objects", f"/objects/{crm_object.id if crm_object else '{' + change.object + '}'}"
+    if change.attribute is not None:
+        attribute = present.attributes.get(change.object, {}).get(change.attribute)
+        parent, path = f"{path}/attributes", f"{path}/attributes/{attribute.id if attribute else ''}"
     if change.action is ChangeAction.CREATE and spec is not None:
-        attribute = next(attribute for attribute in spec.attributes if attribute.slug == change.attribute)
-        yield SchemaStep(change, "POST", f"{home}/attributes", _attribute_body(attribute, present))
-    elif change.action is ChangeAction.UPDATE:
-        yield SchemaStep(change, "PATCH", path, {name: after for name, (_, after) in change.details.items()})
-    else:
-        yield SchemaStep(change, "DELETE", path)
+        specs = {attribute.slug: attribute for attribute in spec.attributes}
+        body = _object_body(spec) if change.attribute is None else _attribute_body(specs[change.attribute], present)
+        return SchemaStep(change, "POST", parent, body)
+    if change.action is ChangeAction.UPDATE:
+        return SchemaStep(change, "PATCH", path, {name: after for name, (_, after) in change.details.items()})
+    return SchemaStep(change, "DELETE", path)
 
 
 def _send(service: Crm, step: SchemaStep, present: Present) -> None:
