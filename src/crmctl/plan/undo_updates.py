@@ -12,7 +12,6 @@ from typing import Any
 
 from crmctl.bulk_context import Progress
 from crmctl.client.crm import Crm
-from crmctl.client.session import encode_json
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, RejectedError
 from crmctl.files.validation import Entry
@@ -270,8 +269,7 @@ def _merged(entry: Entry, link: Entry, phase: Journal) -> Entry:
     row = phase.row(link.ordinal)
     if row is None or row.state is not RowState.UPDATED:
         return entry
-    data = {**entry.data, **link.data}
-    return entry._replace(encoded=encode_json({"data": data, "id": entry.id} if entry.id else {"data": data}))
+    return Entry.of(entry.ordinal, {**entry.data, **link.data}, entry.id)
 
 
 FILTER_WORKS = "filter works"
