@@ -75,14 +75,15 @@ class Sweep:
             yield from self._backwards(failure)
 
     def _forwards(self) -> Iterator[list[Record]]:
-        try:
-            yield from self._run(AnchoredPass(self._lister, self._listing(), self._statistics, self.state.position))
-        except Unsorted:
-            if not self.state.by_time:
-                raise
-            # This list is not sorted by time: read it as one group.
-            self.state = SweepState(Position(), by_time=False)
-            yield from self._run(AnchoredPass(self._lister, self._listing(), self._statistics, self.state.position))
+        while True:
+            listing = replace(self._wanted, by_time=self.state.by_time)
+            try:
+                yield from self._run(AnchoredPass(self._lister, listing, self._statistics, self.state.position))
+                return
+            except Unsorted:
+                if not self.state.by_time:
+                    raise
+                self.state = SweepState(Position(), by_time=False)  # read as one group
 
     def _backwards(self, failure: CrmctlError | None) -> Iterator[list[Record]]:
         mark = self.state.position
@@ -102,9 +103,6 @@ class Sweep:
         for rows in reading.pages():
             self.state.rows += len(rows)
             yield rows
-
-    def _listing(self) -> Listing:
-        return replace(self._wanted, by_time=self.state.by_time)
 
 
 def scan(lister: Lister, listing: Listing, ids: SeenIds | None = None) -> Iterator[list[Record]]:
