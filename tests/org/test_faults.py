@@ -119,10 +119,10 @@ def test_a_deleted_record_is_created_again(apply: Apply) -> None:
         _assert_whole(service)
 
 
-@pytest.mark.parametrize("late", rest_in_campaigns([(1, 2), (0, 3), (1, 1), (1, 8), (2, 1)], 2))
-def test_created_records_are_named_once_the_lists_show_them(apply: Apply, late: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("current", "old"), rest_in_campaigns([(1, 2), (0, 3), (1, 1), (1, 8), (2, 1)], 2))
+def test_created_records_are_named_once_the_lists_show_them(apply: Apply, current: int, old: int) -> None:
     with FaultyService() as service:
-        service.late = late
+        service.late = (current, old)
         apply(service).ok()
         _assert_whole(service)
         assert apply(service).ok().json()["changes"] == 0
