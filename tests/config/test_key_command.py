@@ -48,9 +48,9 @@ def test_its_key_is_used_and_shown_nowhere(service: RunningService) -> None:
     ("text", "said"),
     [
         ("import sys; print('crs_secret'); sys.exit(3)", "ended with exit code 3"),
-        ("print('crs_secret'); print('crs_secret')", "printed 2 lines"),
-        ("print('crs_secret crs_secret')", "printed what cannot be a key"),
-        ("pass", "printed nothing"),
+        ("print('crs_secret'); print('crs_secret')", "printed no key, or more than a key"),
+        ("print('crs_secret crs_secret')", "printed no key, or more than a key"),
+        ("pass", "printed no key, or more than a key"),
         ("while True: print('crs_secret' * 1000)", "printed more than 64 KB"),
     ],
 )

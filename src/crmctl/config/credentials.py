@@ -197,16 +197,14 @@ def run_key_command(command: Sequence[str], seconds: float = COMMAND_SECONDS) ->
             end(f"printed more than {MOST_PRINTED >> 10} KB")
         process.wait()
     deadline.cancel()
+    if process.returncode:
+        problems.append(f"ended with exit code {process.returncode}")
+    key = str(printed.decode("utf-8", "replace").strip())
+    if not _HEADER_SAFE.fullmatch(key):
+        problems.append("printed no key, or more than a key")
     if problems:
         raise failed(problems[0])
-    if process.returncode:
-        raise failed(f"ended with exit code {process.returncode}")
-    lines = printed.decode("utf-8", "replace").strip().splitlines()
-    if len(lines) != 1 or not _HEADER_SAFE.fullmatch(lines[0].strip()):
-        raise failed(
-            "printed nothing" if not lines else f"printed {len(lines)} lines" if len(lines) > 1 else "printed what cannot be a key"
-        )
-    return str(lines[0].strip())
+    return key
 
 
 def require_credential(settings: Settings, environ: Mapping[str, str], paths: Paths) -> Credential:

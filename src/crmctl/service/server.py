@@ -291,9 +291,9 @@ class Server:
             self._uvicorn.stop()
 
 
-def serve(settings: ServiceSettings, ready: Callable[[Ready], None], double: TestDouble | None = None) -> None:
+def serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
     """Run a service in this process until SIGTERM or SIGINT. Raises what Server raises."""
-    Server(settings, double=double).run(ready)
+    Server(settings).run(ready)
 
 
 def _config(app: ASGIApp, *, has_date: bool) -> uvicorn.Config:
