@@ -29,7 +29,7 @@ def cpu_seconds(pid: int) -> float:
 def measure_start() -> float:
     service = TestService()
     try:
-        return cpu_seconds(service.pid)
+        return cpu_seconds(service.process.pid)
     finally:
         service.close()
 
@@ -44,10 +44,10 @@ def measure_resets() -> tuple[float, float]:
         seconds, spent = [], 0.0
         for number in range(RESETS):
             service.client.records("people").create({"name": f"More {number}"})
-            before, started = cpu_seconds(service.pid), time.perf_counter()
+            before, started = cpu_seconds(service.process.pid), time.perf_counter()
             service.restore("full")
             seconds.append(time.perf_counter() - started)
-            spent += cpu_seconds(service.pid) - before
+            spent += cpu_seconds(service.process.pid) - before
         return statistics.median(seconds), spent / RESETS
     finally:
         service.close()

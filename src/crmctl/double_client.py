@@ -34,9 +34,9 @@ class TestService:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         # The double ends when its stdin closes, so that it does not outlive a killed owner.
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
-        self._process = subprocess.Popen(command, **pipes, text=True, encoding="utf-8")  # noqa: S603
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        self.process = subprocess.Popen(command, **pipes, text=True, encoding="utf-8")  # noqa: S603
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         if not line:
             self._end()
             self._errors.seek(0)
@@ -97,16 +97,16 @@ class TestService:
     def close(self) -> None:
         if "client" in self.__dict__:
             self.client.close()
-        self._process.terminate()
+        self.process.terminate()
         self._end()
         self._errors.close()
 
     def _end(self) -> None:
         try:
-            self._process.communicate(timeout=STOP_SECONDS)
+            self.process.communicate(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            self.process.kill()
+            self.process.communicate()
 
 
 @frozen
