@@ -27,7 +27,6 @@ SHARE = 2 / 3
 
 FILE_VARIABLE, TOKEN_VARIABLE = "CRMCTL_ID_TOKEN_FILE", "CRMCTL_ID_TOKEN"
 GITHUB_URL, GITHUB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
-SECONDS = 30.0
 FORM_TYPE = ("Content-Type", "application/x-www-form-urlencoded")
 
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -180,7 +179,7 @@ def _send(
     own, body = ("Authorization", f"bearer {bearer}"), None
     if form is not None:
         own, body = FORM_TYPE, urlencode(form).encode()
-    request = Request("GET" if form is None else "POST", url, (("Accept", "application/json"), own), body, SECONDS)
+    request = Request("GET" if form is None else "POST", url, (("Accept", "application/json"), own), body, timeout=30.0)
     response = send_once(request, ca_bundle=settings.ca_bundle.value, environ=environ)
     answer = Answer(response.status, response.headers, response.body)
     if not answer.ok:

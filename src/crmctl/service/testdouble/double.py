@@ -337,15 +337,16 @@ class TestDouble:
         return self._apps(replace(self._context, engine=engine))
 
     def _save(self) -> State:
-        return State(self._engine.snapshot(), {path: path.read_bytes() for path in self._files()}, self.clock.monotonic())
+        with self._engine.snapshot() as database:
+            # A restored state delivers nothing again.
+            database.execute("DELETE FROM webhook_delivery")
+        return State(database, {path: path.read_bytes() for path in self._files()}, self.clock.monotonic())
 
     def _files(self) -> list[Path]:
         return [path for path in (self._context.settings.data_dir / FILES_FOLDER).rglob("*") if path.is_file()]
 
     def _restore(self, state: State) -> None:
         self._engine.restore(state.database)
-        # They were delivered in the time before.
-        self._engine.write(lambda tx: tx.execute("DELETE FROM webhook_delivery"))
         for path in self._files():
             path.unlink()
         for path, content in state.files.items():
