@@ -25,9 +25,12 @@ def main() -> None:
     gc.callbacks.append(_keep_what_is_loaded)
     # crmctl has no pydantic plug-ins; searching every installed package for some takes 10 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from crmctl.cli.app import run_process
+    try:
+        from crmctl.cli.app import run_process
 
-    code = run_process(sys.argv[1:])
+        code = run_process(sys.argv[1:])
+    except KeyboardInterrupt:  # while the program is loaded
+        code = 130
     gc.freeze()  # skip the last collection: the process ends
     sys.exit(code)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -175,3 +176,19 @@ def test_an_error_about_an_option_uses_the_format_given_before(given: tuple[str,
     assert run_here(*broken, env={"CRMCTL_OUTPUT": "table"}).err.startswith("error: ")
     assert json.loads(run_here(*broken, env={"CRMCTL_OUTPUT": "csv"}).err)["error"]["exitCode"] == 2
     assert json.loads(run_here(*broken).err)["error"]["exitCode"] == 2
+
+
+def test_an_interrupt_while_the_program_is_loaded_ends_quietly() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'crmctl.cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv = ['crmctl', 'objects', 'list']\n"
+        "from crmctl.main import main\n"
+        "main()\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")

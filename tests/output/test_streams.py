@@ -65,6 +65,7 @@ def test_colour_follows_the_flag_then_the_environment() -> None:
 def test_the_width_is_the_terminals_own_and_follows_it() -> None:
     assert run_on_terminal(SETUP + "print(streams.width)", columns=97).out == "97\n"
     assert run_on_terminal(SETUP + "print(streams.width)", columns=97, env={"COLUMNS": "50"}).out == "50\n"
+    assert run_on_terminal(SETUP + "print(streams.error_width)", columns=97, env={"COLUMNS": "50"}).out == "50\n"
     assert run_in_pipes(SETUP + "print(streams.width)").out == "None\n"
     assert run_in_pipes(SETUP + "print(streams.width)", env={"COLUMNS": "50"}).out == "50\n"
     terminal = open_terminal(SETUP + "print(streams.width); input(); print(streams.width)", columns=80)

@@ -8,6 +8,8 @@ import pytest
 
 from crmctl.read.read_back import Reader, read_newest
 from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics
+from crmctl.values.filters import Condition
+from crmctl.values.operators import Operator
 from tests.support.bulkserver import OBJECT_ID, BulkServer
 
 MOMENT = "2026-02-01T00:00:00.{:06}Z"
@@ -70,6 +72,18 @@ def test_a_total_of_more_records_than_the_list_shows_is_not_believed_and_not_wai
     with pytest.raises(NoProgress, match="the service does not list all of its records"):
         read(server)
     assert len(server.reads) < 20
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_total_that_ignores_the_filter_ends_no_short_list(count: int) -> None:
+    server = BulkServer()
+    server.seed([{"n": "x"}] * count, lambda _: MOMENT.format(0))
+    page = server.page
+    server.page = lambda query: {**page(query), "pagination": {"total": 400}}  # type: ignore[method-assign]
+    listing = Listing(OBJECT_ID, [Condition("n", Operator.EQUALS, "x")])
+    reading = AnchoredPass(server.crm(), listing, PassStatistics())
+    assert sum(map(len, reading.pages())) == count
+    assert len(server.reads) <= 2
 
 
 @pytest.mark.parametrize(("group", "count"), [(1, 400), (400, 400), (1, 101), (1, 150), (1, 250), (400, 150)])

@@ -61,9 +61,8 @@ class Streams:
     @property
     def width(self) -> int | None:
         """Current columns of stdout: COLUMNS, else the terminal's; None if lines have no limit."""
-        columns = self.environ.get("COLUMNS", "")
-        if columns.isdecimal() and int(columns) > 0:
-            return int(columns)
+        if columns := self._set_width:
+            return columns
         if not self.stdout_is_terminal:
             return None
         try:
@@ -72,12 +71,17 @@ class Streams:
             return 80
 
     @property
+    def _set_width(self) -> int | None:
+        columns = self.environ.get("COLUMNS", "")
+        return int(columns) or None if columns.isdecimal() else None
+
+    @property
     def error_width(self) -> int | None:
         """Current columns of stderr; None if it is no terminal."""
         if not self.stderr_is_terminal:
             return None
         try:
-            return os.get_terminal_size(self.stderr.fileno()).columns or None
+            return self._set_width or os.get_terminal_size(self.stderr.fileno()).columns or None
         except (OSError, ValueError):
             return None
 

@@ -139,6 +139,9 @@ class SliceReader:
             raise Unsorted
         is_last = len(rows) < self._size if page.total is None else offset + len(rows) >= page.total and not may_count_page(page)
         self._size = max(self._size, len(rows))
+        if listing.conditions and not offset and len(rows) < SMALLEST_PAGE and not is_last:
+            # Some services count all records, not those that match: no list is cut so early.
+            is_last = not rows or not self.fetch(len(rows), base).rows
         return Slice(rows, keys, offset, is_last, page.total)
 
     def is_deaf(self, page: Slice, base: str | None = None) -> bool:
