@@ -192,3 +192,22 @@ def test_an_interrupt_while_the_program_is_loaded_ends_quietly() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("option", [["--query", "a"], ["--fields", "a"], ["-o", "csv"]])
+@pytest.mark.parametrize(
+    "command", [["reports", "init"], ["mirror", "changes"], ["check", "--suggest"], ["mirror", "sql", "SELECT 1", "--chart"]]
+)
+def test_commands_with_one_format_refuse_options_that_change_it(people: list[str], command: list[str], option: list[str]) -> None:
+    if command[0] != "reports":
+        run_crmctl("mirror", "sync", "people").ok()
+    refused = run_crmctl(*command, *option).exits(2)
+    assert ("excludes other formats" in refused.error()["message"], refused.out) == (True, "")
+
+
+def test_can_i_obeys_a_query(people: list[str]) -> None:
+    assert run_crmctl("auth", "can-i", "records:read", "-q", "allowed").ok().out == "true\n"
+
+
+def test_an_unknown_shape_is_refused_everywhere(people: list[str]) -> None:
+    assert "--shape" in run_crmctl("members", "list", "--shape", "round").exits(2).error()["message"]

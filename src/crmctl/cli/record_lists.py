@@ -297,7 +297,7 @@ def show_groups(runtime: Runtime, asked: Asked, measures: Measures, *, limit: in
     from crmctl.output.views import generic_view
 
     if chart:
-        check_chart(runtime)
+        runtime.check_plain("--chart", "table")
     if runtime.output_format == "ids":
         raise UsageError("groups have no ids", hint="-o json or -o csv")
     reader, query = _query(runtime, replace(asked, sort=None), agreed=False)
@@ -321,13 +321,6 @@ def show_groups(runtime: Runtime, asked: Asked, measures: Measures, *, limit: in
         runtime.emitter.emit_items(rows, replace(view, columns=tuple(columns)))
     if len(rows) < len(every):
         runtime.messages.note(f"showing {len(rows):,} of {len(every):,} groups; --limit shows more")
-
-
-def check_chart(runtime: Runtime) -> None:
-    """Raise UsageError for options that do not go with --chart."""
-    flags = runtime.flags
-    if flags.get("json") or flags.get("output") not in (None, "table") or flags.get("query") or flags.get("fields"):
-        raise UsageError("--chart excludes other formats, --query and --fields", hint="leave one of them out")
 
 
 def _by_currency(row: Json) -> Json:

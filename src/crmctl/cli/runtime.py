@@ -81,7 +81,13 @@ class Runtime:
             raise UsageError(f"--json and --output {output_format} exclude each other", hint="leave one of them out")
         if self.flags.get("raw_output") and not OUTPUT_FORMATS[self.output_format].keeps_shape:
             raise UsageError(f"--raw-output is for JSON, not {self.output_format}", hint="leave it out, or -o json")
-        _ = self.emitter
+        _ = self.emitter, self.shape
+
+    def check_plain(self, what: str, output_format: str) -> None:
+        """Raise UsageError for options that would change an output that is always in this format."""
+        flags = self.flags
+        if flags.get("json") or flags.get("output") not in (None, output_format) or flags.get("query") or flags.get("fields"):
+            raise UsageError(f"{what} excludes other formats, --query and --fields", hint="leave one of them out")
 
     def guard_write(self) -> None:
         """Check that this run may write, before its first request; a protected profile asks for its name on a terminal.

@@ -140,7 +140,8 @@ def can_i(runtime: Runtime, scope: Annotated[str, argument("SCOPE", "Name of a s
     scope = check_scope_name(scope)
     allowed = may(runtime.crm.session, scope)
     answer = "yes" if allowed else "no"
-    if runtime.settings.output.value in (None, "table"):
+    is_plain = runtime.settings.output.value in (None, "table") and not (runtime.flags.get("query") or runtime.flags.get("fields"))
+    if is_plain:
         runtime.streams.write_out(f"{answer}\n")  # also in a pipe: the word is what scripts compare
     else:
         runtime.emitter.emit_result({"scope": scope, "allowed": allowed, "answer": answer})

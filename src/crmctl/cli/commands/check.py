@@ -52,6 +52,7 @@ def check_data(
     runtime.start_ping(ping)
     context = RuntimeContext(runtime, logs_bodies=False)
     if suggest:
+        runtime.check_plain("--suggest", "yaml")
         with open_mirror(context, sync=not no_sync) as copy:
             runtime.streams.write_out(dumps({"checks": suggest_checks(copy, context)}))
         return ExitCode.OK

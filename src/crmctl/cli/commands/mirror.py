@@ -143,10 +143,9 @@ def sql(
     rows = ask(_existing(runtime), statement, values, runtime.clock, runtime.settings.timeout.value)
     first = [row for row in (next(rows, None),) if row is not None]
     if chart:
-        from crmctl.cli.record_lists import check_chart
         from crmctl.output.chart import draw_chart
 
-        check_chart(runtime)
+        runtime.check_plain("--chart", "table")
         drawn = [*first, *rows]
         runtime.streams.write_out(draw_chart(drawn, runtime.streams))
         count = len(drawn)
@@ -185,6 +184,8 @@ def changes(
     from crmctl.models import jsontext
     from crmctl.plan.merge_records import survivors_of
 
+    if file is None:
+        runtime.check_plain("mirror changes", "jsonl")
     form = SUFFIXES.get(Path(file or "").suffix.lower(), "jsonl")
     if form not in ("jsonl", "parquet"):
         raise UsageError(f"changes are written as JSON lines or Parquet, not as {form}", hint="-O changes.jsonl or -O changes.parquet")

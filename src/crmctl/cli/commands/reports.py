@@ -62,9 +62,7 @@ def show_results(
     from crmctl.output.chart import results_of
 
     if chart:
-        from crmctl.cli.record_lists import check_chart
-
-        check_chart(runtime)
+        runtime.check_plain("--chart", "table")
     identity = find_item(runtime, NOUN, report).id
     report_run = runtime.crm.get_report_run(
         identity, runtime.shown_ids.whole(run) if run is not None else _newest(runtime, identity, report)
@@ -81,6 +79,7 @@ def print_example(runtime: Runtime) -> None:
     """
     from crmctl.cli.help_topics import REPORT_FILE
 
+    runtime.check_plain("reports init", "yaml")
     runtime.streams.write_out(REPORT_FILE)
 
 
