@@ -70,3 +70,15 @@ def test_a_long_table_shows_progress_until_it_is_complete(count: int, is_drawn: 
         code, shown = expect_exit(terminal)
     assert (code, "reading" in shown, f"r{count - 1}" in shown) == (0, is_drawn, True)
     assert not is_drawn or shown.rindex("reading") < shown.index("r0")
+
+
+def test_a_sum_warns_of_values_without_a_number() -> None:
+    rows = [{"id": f"r{number}", "data": {"price": price}} for number, price in enumerate((5, "12.50 EUR", None, {}, {"currency": "EUR"}))]
+    answers = {
+        f"GET /objects/{OBJECT}/records": lambda _: {"records": rows, "pagination": {"total": len(rows)}},
+        f"GET /objects/{OBJECT}/attributes": lambda _: {"attributes": [{"id": "a1", "slug": "price", "type": "currency"}]},
+    }
+    with FakeCrm(answers) as fake:
+        run = run_crmctl("records", "count", OBJECT, "--sum", "price", env=fake.env).ok()
+    assert run.json() == {"count": 5, "sum_price": 5}
+    assert "price holds no number in 2 values, which no measure counts" in run.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -149,6 +150,8 @@ class RecordGroups:
                 raise UsageError(f"--{measure} {slug}: a {attribute.type} attribute holds no numbers", hint=self._numeric())
         self.codes: dict[str, list[str]] = {}
         """Once there are rows, the currencies of each measured attribute."""
+        self._unreadable = Counter[str]()
+        """Values of each measured attribute that hold no number."""
 
     def rows(self, sort: str | None = None) -> list[Json]:
         """Return the rows; `sort` is count or a --by, with - before it in descending order. Raises the errors of requests."""
@@ -184,12 +187,14 @@ class RecordGroups:
         groups: dict[tuple[Any, ...], _Group] = {} if self._by else {(): _Group()}
         query = RecordQuery(self._context, self._object, self._wanted, ListOrder(None, "asc"), "to count them")
         for wire in self._expanded(query):
+            numbers = [(slug, number, code) for slug in self._measures.measured for number, code in self._numbers(slug, wire)]
             for key in product(*(by.values(wire) for by in self._by)):
                 group = groups.setdefault(key, _Group())
                 group.count += 1
-                for slug in self._measures.measured:
-                    for number, code in self._numbers(slug, wire):
-                        group.add(slug, code, number)
+                for slug, number, code in numbers:
+                    group.add(slug, code, number)
+        for slug, count in self._unreadable.items():
+            self._context.warn(f"{slug} holds no number in {count:,} value{'' if count == 1 else 's'}, which no measure counts")
         for remark in query.wanted.remarks():
             self._context.warn(remark)
         return groups
@@ -266,7 +271,9 @@ class RecordGroups:
         numbers = []
         for element in elements_of((wire.get("data") or {}).get(slug)):
             number = number_in(attribute, element)
-            if number is not None:
+            if number is None:
+                self._unreadable[slug] += element not in ("", {})
+            else:
                 codes = parts_of(attribute, element, "currency") if isinstance(element, dict) else []
                 numbers.append((number, str(codes[0]) if codes else None))
         return numbers
