@@ -19,6 +19,7 @@ from crmctl.clock import Backoff, SystemClock
 from crmctl.errors import NotFoundError, PartialError, RejectedError, ServiceError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
+from crmctl.plan.deletions import Deletion, DeleteSummary
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
 from crmctl.read.read_back import Walk
@@ -459,3 +460,12 @@ def test_a_required_reference_to_a_record_of_the_same_object_is_sent_at_once(tmp
     assert [jsontext.loads(entry.encoded)["data"] for entry in lost.entries()] == [{"head_office": there}]
     later = lost.links({"00000000-0000-4000-8000-000000000001": "00000000-0000-4000-8000-000000000002"})
     assert [jsontext.loads(entry.encoded)["data"] for entry in later] == [{"parent": there}]
+
+
+@pytest.mark.parametrize(("is_resumable", "hint"), [(True, "crmctl bulk resume j1"), (False, None)])
+def test_an_unfinished_deletion_names_the_command_that_continues_it(is_resumable: bool, hint: str | None) -> None:
+    summary = DeleteSummary("people", in_doubt=1, unsent=2, job="j1", refusals=["injected"], is_resumable=is_resumable)
+    with pytest.raises(PartialError) as caught:
+        Deletion("people", "", 3, (), summary).raise_for_error()
+    assert caught.value.message == "not every record was deleted: 1 in doubt, 2 not sent; the service said: injected"
+    assert caught.value.hint == hint

@@ -81,6 +81,7 @@ class DeleteSummary:
     job: str | None = None
     backup: Path | None = None
     refusals: Sequence[str] = ()
+    is_resumable: bool = False
 
     def to_document(self) -> dict[str, Any]:
         names = "job object deleted not_found failed uncertain in_doubt unsent requests elapsed_seconds backup"
@@ -122,7 +123,8 @@ class Deletion:
             raise summary.error
         others = {"failed": summary.failed, "in doubt": summary.in_doubt, "not sent": summary.unsent}
         if counts := ", ".join(f"{count:,} {state}" for state, count in others.items() if count):
-            raise PartialError(f"not every record was deleted: {counts}{service_words(summary.refusals)}")
+            message = f"not every record was deleted: {counts}{service_words(summary.refusals)}"
+            raise PartialError(message, hint=f"crmctl bulk resume {summary.job}" if summary.is_resumable else None)
 
 
 def example_deletion(object_name: str) -> dict[str, Any]:
@@ -175,7 +177,10 @@ def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Del
     with closing(store_of(context).open(job)) as journal:
         counts, (requests, elapsed) = journal.counts(), effort(journal)
         absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
-        backup = KeptRecords.of(journal)
+        backup, refusals = KeptRecords.of(journal), journal.refusals()
+        if counts[RowState.IN_DOUBT] and not refusals:
+            rows = journal.rows(1, sum(counts.values())).values()
+            refusals = [row.error for row in rows if row.state is RowState.IN_DOUBT and row.error]
         summary = DeleteSummary(
             job.header.object,
             deleted=counts[RowState.UPDATED],
@@ -189,7 +194,8 @@ def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Del
             error=None if isinstance(result.error, PartialError | RejectedError) else result.error,
             job=job.id,
             backup=backup.path if backup is not None else None,
-            refusals=tuple(journal.refusals()),
+            refusals=tuple(refusals),
+            is_resumable=job.is_resumable,
         )
     return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
 
