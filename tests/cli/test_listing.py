@@ -79,6 +79,6 @@ def test_a_sum_warns_of_values_without_a_number() -> None:
         f"GET /objects/{OBJECT}/attributes": lambda _: {"attributes": [{"id": "a1", "slug": "price", "type": "currency"}]},
     }
     with FakeCrm(answers) as fake:
-        run = run_crmctl("records", "count", OBJECT, "--sum", "price", env=fake.env).ok()
+        run = run_here("records", "count", OBJECT, "--sum", "price", env=fake.env).ok()
     assert run.json() == {"count": 5, "sum_price": 5}
     assert "price holds no number in 2 values, which no measure counts" in run.err

@@ -19,7 +19,7 @@ from crmctl.clock import Backoff, SystemClock
 from crmctl.errors import NotFoundError, PartialError, RejectedError, ServiceError, StorageError, UsageError
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
-from crmctl.plan.deletions import Deletion, DeleteSummary
+from crmctl.plan.deletions import DeleteSummary, Deletion
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
 from crmctl.read.read_back import Walk
