@@ -41,8 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run long tests first: at the end, one of them would keep a worker busy while the others are idle."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """Let each worker begin with its share of the long tests; at the end, one of them would keep a worker busy while others are idle."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    bounds = [len(others) * number // count for number in range(count + 1)]
+    items[:] = [item for number in range(count) for item in (*long[number::count], *others[bounds[number] : bounds[number + 1]])]
 
 
 @pytest.hookimpl(wrapper=True)
