@@ -39,7 +39,7 @@ with open(sys.argv[1], newline="", encoding="utf-8") as file:
     if batch:
         send(batch)
 """
-LEAST_SHARE = 0.5
+LEAST_SHARE = 0.65
 MOST_GROWTH = 1.25
 
 
