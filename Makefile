@@ -29,9 +29,10 @@ campaigns: install ## Run the tests that `make test` leaves out: random plays, k
 
 coverage: install ## Run `make test` and print uncovered lines; fails below FLOOR percent
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -m "not campaign" --numprocesses=auto --dist=worksteal $(ARGS)
+	@# coverage itself imports what the tests of the start-up forbid; other tests run copies of the source, which are gone
+	$(BIN)/python -m coverage run -m pytest -m "not campaign" --ignore=tests/rules/test_start_up.py --numprocesses=auto --dist=worksteal $(ARGS)
 	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage report --fail-under=$(FLOOR)
+	$(BIN)/python -m coverage report --ignore-errors --include='$(CURDIR)/src/crmctl/*' --fail-under=$(FLOOR)
 
 lint: install ## Style and formatting
 	$(BIN)/ruff check
