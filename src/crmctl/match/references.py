@@ -462,9 +462,16 @@ def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int |
 
 
 def see_referring(
-    lister: Lister, object_id: str, slugs: Collection[str], ids: Collection[str], newest: Page[Record], see: RecordSink, *,
-    others: int = 0, announce: Callable[[], None] = lambda: None,
-) -> bool:  # fmt: skip
+    lister: Lister,
+    object_id: str,
+    slugs: Collection[str],
+    ids: Collection[str],
+    newest: Page[Record],
+    see: RecordSink,
+    *,
+    others: int = 0,
+    announce: Callable[[], None] = lambda: None,
+) -> bool:
     """Pass every record whose reference attributes name one of `ids` to `see`, with filters if they work and are cheaper, else all records.
 
     `newest`, the records changed last, provide the control of a filter. `others`: more records to read one by one. Calls `announce` before
@@ -478,9 +485,7 @@ def see_referring(
     return True
 
 
-def _ask(
-    lister: Lister, object_id: str, slugs: Collection[str], ids: Collection[str], newest: Page[Record], see: RecordSink
-) -> bool:  # fmt: skip
+def _ask(lister: Lister, object_id: str, slugs: Collection[str], ids: Collection[str], newest: Page[Record], see: RecordSink) -> bool:
     """Pass the records that filters find to `see`. Return False if an answer may be incomplete."""
 
     def answer(slug: str, record_id: str) -> Page[Record] | None:

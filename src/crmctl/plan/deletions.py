@@ -46,7 +46,7 @@ from crmctl.write.database import JobKind, RowState
 from crmctl.write.effect import still_there
 from crmctl.write.in_flight import DeliveryOptions, WriteBatch, write_requests
 from crmctl.write.jobs import JobInfo, effort
-from crmctl.write.journal import DOUBTED, SEEN, Journal, RowEntry, entries_of
+from crmctl.write.journal import DOUBTED, SEEN, Journal, RowEntry, doubtful, entries_of
 
 NAMED = 5
 """The number of records a confirmation prompt names."""
@@ -178,8 +178,8 @@ def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Del
         counts, (requests, elapsed) = journal.counts(), effort(journal)
         absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
         backup, refusals = KeptRecords.of(journal), journal.refusals()
-        if counts[RowState.IN_DOUBT] and not refusals:
-            rows = journal.rows(1, sum(counts.values())).values()
+        if not refusals:
+            rows = chain.from_iterable(journal.rows(batch.first, batch.last).values() for batch in doubtful(journal))
             refusals = [row.error for row in rows if row.state is RowState.IN_DOUBT and row.error]
         summary = DeleteSummary(
             job.header.object,

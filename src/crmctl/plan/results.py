@@ -118,14 +118,20 @@ class ImportResult:
 
 
 def outcome_of(
-    journal: Journal, error: CrmctlError | None = None, notes: Sequence[str] = (), *, is_resumable: bool = False,
-    failed_copy: Path | None = None, unlinked: int = 0,
-) -> ImportResult:  # fmt: skip
+    journal: Journal,
+    error: CrmctlError | None = None,
+    notes: Sequence[str] = (),
+    *,
+    is_resumable: bool = False,
+    failed_copy: Path | None = None,
+    unlinked: int = 0,
+) -> ImportResult:
     """Return the outcome of a job's rows. `error`: what ended its last run early; `unlinked`: rows written, but not linked to another."""
     rows = journal.kept(RIVALS).items()
     rivals = [{"row": row, "key": key, "ids": ids} for row, (key, ids) in rows]
-    result = ImportResult(journal.header.input, summarize(journal), rivals=_rivals(rivals) if rivals else None, notes=notes,
-                          is_resumable=is_resumable)  # fmt: skip
+    result = ImportResult(
+        journal.header.input, summarize(journal), rivals=_rivals(rivals) if rivals else None, notes=notes, is_resumable=is_resumable
+    )
     file: str | None = result.summary.to_document()["files"]["failed"]
     result = replace(result, failed_file=failed_copy if file and failed_copy is not None else file)
     hint = f"crmctl bulk resume {result.job}" if is_resumable else None

@@ -183,9 +183,12 @@ def undo(
 
 
 def _undo(
-    context: BulkContext, request: UndoRequest, approve: Callable[[Undo | Recreation | Separation], None],
-    lists: Lists = Lists.UNTESTED, abandoned: int = 0,
-) -> Undo | Recreation | Separation:  # fmt: skip
+    context: BulkContext,
+    request: UndoRequest,
+    approve: Callable[[Undo | Recreation | Separation], None],
+    lists: Lists = Lists.UNTESTED,
+    abandoned: int = 0,
+) -> Undo | Recreation | Separation:
     """Undo a job. `lists`: whether lists of records are known to be current; `abandoned`: rows that this undo has already abandoned."""
     if (merge := job_of_mode(context, MODE, request.job)) is not None:
         from crmctl.plan.unmerge import separate_records

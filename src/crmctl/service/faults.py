@@ -102,7 +102,7 @@ class Failures:
         self._told: dict[tuple[str, str, int], tuple[float, int]] = {}
 
     def tell(self, error: BaseException, *, briefly: bool = False, about: str = "") -> None:
-        """Write the traceback, or one line `briefly` and for Unavailable, and what it is `about`. Errors of stderr are ignored."""
+        """Write what the error is `about` and its traceback; one line if `briefly`, or for Unavailable. Errors of stderr are ignored."""
         skipped = self._skipped(error)
         if skipped is None:
             return

@@ -207,8 +207,10 @@ def _open(path: Path, *, excel_safe: bool) -> Source:
 
 def _has_guards(path: Path) -> bool:
     """Whether cells have an apostrophe before a formula, as exports for spreadsheets do."""
-    source = _open(path, excel_safe=False)
-    return path.suffix != ".xlsx" and any(without_guard(cell) != cell for row in _rows(source) for cell in row.cells)
+    if path.suffix == ".xlsx":
+        return False
+    rows = islice(_rows(_open(path, excel_safe=False)), MOST_ROWS)
+    return any(without_guard(cell) != cell for row in rows for cell in row.cells)
 
 
 def _targets(attributes: Sequence[Json]) -> dict[str, str]:

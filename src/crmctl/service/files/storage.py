@@ -213,8 +213,10 @@ class Incoming:
         self._reserved += more
 
     def finish(self, permit: Callable[[], None] = lambda: None) -> None:
-        """Put the file in its place, replacing what was there; it is on disk when this returns. Once there is room for it, and before it
-        appears, `permit` may refuse it by an error."""
+        """Put the file in its place, replacing what was there; it is on disk when this returns.
+
+        Calls `permit`, which may raise to refuse the file, when there is room for it and before it appears.
+        """
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
