@@ -128,7 +128,3 @@ class DeliveredEvents:
         if len(deliveries) < count:
             raise ServiceError(f"{len(deliveries)} of {count} deliveries came within {seconds:g} seconds")
         return deliveries
-
-    def send_to(self, url: str) -> str:
-        """Deliver events to this URL as well. Returns the signing secret."""
-        return str(self.service.control("POST", "/deliveries", {"url": url})["secret"])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import re
-import signal
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, create_model, model_validator
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.query.clauses import FilterReader, parts_of, plain_part
 from crmctl.client.query.record_filter import QueryContext
 from crmctl.config.settings import write_private
-from crmctl.errors import CrmctlError, NotFoundError, PendingError, UsageError, reason
+from crmctl.errors import CrmctlError, NotFoundError, UsageError, reason
 from crmctl.files.whole_files import whole_file
 from crmctl.frozen import frozen
 from crmctl.mirror.local_copy import LocalCopy, MirroredLists, condition_test
@@ -32,6 +30,7 @@ from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.plan.ci_reports import Case
 from crmctl.values import yaml_text
 from crmctl.values.composites import knows_part, learn_form, split_target, unknown_part
 from crmctl.values.conditions import elements_of, keys_of, text_of
@@ -142,7 +141,7 @@ class CheckedData:
     """The mirror as a check sees it: the object with its attributes, the `columns`, and for filters every other object."""
 
     def __init__(self, copy: LocalCopy, context: BulkContext, name: str | None, seconds: float | None = None) -> None:
-        """`seconds` limits SQL and patterns. Raises NotFoundError if the mirror does not have the object, as the methods do."""
+        """`seconds` limits SQL. Raises NotFoundError if the mirror does not have the object, as the methods do."""
         self.copy, self.context, self.seconds = copy, context, seconds
         self.slug, self.object_id, self.columns = "", "", dict[str, Attribute]()
         if name is None:
@@ -150,9 +149,9 @@ class CheckedData:
         states = {key: state for state in copy.states() if state.syncs for key in (state.slug, state.object_id)}
         if name not in states:
             raise NotFoundError(f"{name} is not in the mirror", hint=suggestion(name, states, f"crmctl mirror sync {name} adds it"))
-        self.slug, self.object_id, excluded = states[name].slug, states[name].object_id, states[name].excluded
+        self.slug, self.object_id = states[name].slug, states[name].object_id
         attributes = copy.attributes(self.object_id)
-        self.columns = {attribute.slug: attribute for attribute in attributes if attribute.slug not in excluded}
+        self.columns = {attribute.slug: attribute for attribute in attributes if attribute.slug not in states[name].excluded}
 
     def column(self, name: str) -> CheckedColumn:
         """Return an attribute by its slug, or by the slug and a part. Raises UsageError for an unknown or excluded one."""
@@ -207,34 +206,22 @@ def _outside(column: CheckedColumn, records: Iterator[Record], fits: Callable[[s
             yield FailingRow(record.id, f"{column.name} is {shorten(other)!r}")
 
 
-def _limited(match: Callable[[str], object], seconds: float | None) -> Callable[[str], object]:
-    """Let a pattern raise PendingError after `seconds` for all of its texts, by a signal: not on Windows and not in other threads."""
-    if seconds is None or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        return match
-    left = seconds
-
-    def stop(*_: object) -> None:
-        raise PendingError(f"the pattern took longer than {seconds:g} s", hint="--timeout SECONDS allows more", code="query_timeout")
-
-    def limited(text: str) -> object:
-        nonlocal left
-        signal.setitimer(signal.ITIMER_REAL, max(left, 1e-6))
-        try:
-            return match(text)
-        finally:
-            left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-
-    signal.signal(signal.SIGALRM, stop)
-    return limited
+def _whole_match(pattern: str) -> Callable[[str], bool]:
+    """Return a test of whole texts by pydantic's engine, which takes no longer than a text is long. Raises ValueError."""
+    try:
+        SchemaValidator(core_schema.str_schema(pattern=pattern))  # by itself: its parentheses may not close the group below
+        return SchemaValidator(core_schema.str_schema(pattern=rf"\A(?:{pattern})\z")).isinstance_python
+    except SchemaError as error:
+        raise ValueError(f"must be a valid regular expression: {reason(error).rpartition('error: ')[2]}") from error
 
 
 class Pattern(CheckPart):
     attribute: str
-    pattern: re.Pattern[str]
+    pattern: Annotated[Callable[[str], bool], BeforeValidator(_whole_match)]
 
 
 def _matches(data: CheckedData, rule: Pattern) -> Found:
-    return _outside(data.column(rule.attribute), data.records(), _limited(rule.pattern.fullmatch, data.seconds))
+    return _outside(data.column(rule.attribute), data.records(), rule.pattern)
 
 
 class Choice(CheckPart):
@@ -348,6 +335,12 @@ class Outcome:
             "trend": list(self.trend),
         }
 
+    def to_case(self) -> Case:
+        name, level = self.check.name, {"failed": "error", "warned": "warning"}.get(self.status, "")
+        cells = {"check": name, "object": self.check.object, "status": self.status, "failing": len(self.failures)}
+        file, _, line = self.check.place(self.check.kind).rpartition(", line ")
+        return Case(level, name, file, (int(line), int(line)), name, self.text or "", cells | {"owner": self.check.owner, "": self.text})
+
 
 def open_mirror(context: BulkContext, *, sync: bool) -> LocalCopy:
     """Open the mirror, synced first on request. Raises NotFoundError without one."""
@@ -385,16 +378,13 @@ def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:
         for slug, attribute in data.columns.items():
             filled = sum(map(bool, map(data.column(slug).texts, records)))
             identifies = attribute.type in (AttributeType.EMAIL, AttributeType.PHONE_NUMBER) and filled >= LEAST
-            rules: Json = {}
-            if attribute.is_required or filled == len(records) >= LEAST:
-                rules["not_empty"] = [slug]
-            if attribute.is_unique or (identifies and not any(_unique(data, [slug]))):
-                rules["unique"] = [slug]
-            if attribute.type == AttributeType.REFERENCE:
-                rules["references"] = [slug]
-            if attribute.type == AttributeType.SELECT and attribute.options:
-                rules["in"] = {"attribute": slug, "values": attribute.options}
-            for kind, rule in rules.items():
+            rules = {
+                "not_empty": (attribute.is_required or filled == len(records) >= LEAST) and [slug],
+                "unique": (attribute.is_unique or (identifies and not any(_unique(data, [slug])))) and [slug],
+                "references": attribute.type == AttributeType.REFERENCE and [slug],
+                "in": attribute.type == AttributeType.SELECT and attribute.options and {"attribute": slug, "values": attribute.options},
+            }
+            for kind, rule in ((kind, rule) for kind, rule in rules.items() if rule):
                 name = f"{data.slug}-{slug}-{kind}".replace("_", "-")
                 name += f"-{len(proposals) + 1}" if name in proposals else ""
                 proposals[name] = {"name": name, "object": data.slug, kind: rule}

@@ -14,7 +14,6 @@ from xml.sax.saxutils import quoteattr
 from crmctl.errors import CrmctlError
 from crmctl.frozen import frozen
 from crmctl.models.findings import Finding, Severity
-from crmctl.plan.checks import Outcome
 
 IN_MEMORY = 1 << 20
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -49,14 +48,6 @@ def error_finding(error: CrmctlError) -> Finding:
     return Finding(error.code, error.message, hint=error.hint, severity=Severity.FATAL, first_line=line)
 
 
-def outcome_case(outcome: Outcome) -> Case:
-    check, text = outcome.check, outcome.text or ""
-    level = {"failed": "error", "warned": "warning"}.get(outcome.status, "")
-    cells = {"check": check.name, "object": check.object, "status": outcome.status, "failing": len(outcome.failures), "owner": check.owner}
-    file, _, line = check.place(check.kind).rpartition(", line ")
-    return Case(level, check.name, file, (int(line), int(line)), check.name, text, cells | {"": text})
-
-
 class CiReport(ExitStack):
     """Collect cases on disk, and produce the report at the end."""
 
@@ -88,20 +79,19 @@ def _annotation(case: Case) -> str:
         return ""
     first, last = case.lines
     facts = {"file": case.file, "line": first, **({"endLine": last} if last != first else {}), "title": case.code}
-    properties = ",".join(f"{name}={_github_property(str(value))}" for name, value in facts.items())
-    return f"::{case.level} {properties}::{_github_data(case.text)}\n"
+    properties = ",".join(f"{name}={_github(str(value), PROPERTY)}" for name, value in facts.items())
+    return f"::{case.level} {properties}::{_github(case.text)}\n"
 
 
 def _notice(_report: CiReport, title: str, sentence: str) -> tuple[str, str]:
-    return "", f"::notice title={_github_property(title)}::{_github_data(sentence)}\n" if sentence else ""
+    return "", f"::notice title={_github(title, PROPERTY)}::{_github(sentence)}\n" if sentence else ""
 
 
-def _github_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+PROPERTY = "%\r\n:,"
 
 
-def _github_property(text: str) -> str:
-    return _github_data(text).replace(":", "%3A").replace(",", "%2C")
+def _github(text: str, special: str = "%\r\n") -> str:
+    return "".join(f"%{ord(letter):02X}" if letter in special else letter for letter in text)
 
 
 def _test_case(case: Case) -> str:

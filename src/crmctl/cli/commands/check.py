@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption, argument, flag, option
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import ExitCode, UsageError
 from crmctl.models.ids import check_choice, suggestion
-
-if TYPE_CHECKING:
-    from crmctl.plan.checks import Outcome
 
 app = CommandApp()
 
@@ -41,12 +37,14 @@ def check_data(
 
     A check names an object and one of not_empty, unique, matches, in, references, fresh, filter (records that must not exist), or is sql
     that must return no row. It may have severity (error, warn), owner, message and max (failures allowed). crmctl syncs the mirror first,
-    keeps the trend of 30 runs, and writes failing records to a CSV for bulk update --ids. --timeout limits each query and each pattern.
-    Exit 11 if an error-level check fails.
+    keeps the trend of 30 runs, and writes failing records to a CSV for bulk update --ids. --timeout limits each query. Exit 11
+    if an error-level check fails.
     """
     from crmctl.cli.bulk_output import RuntimeContext
+    from crmctl.files.whole_files import whole_file
     from crmctl.output.views import CHECKS
     from crmctl.plan.checks import keep_outcomes, open_mirror, read_checks, run_checks, suggest_checks, trend_text
+    from crmctl.plan.ci_reports import CiReport
     from crmctl.values.yaml_text import dumps
 
     runtime.start_ping(ping)
@@ -56,7 +54,7 @@ def check_data(
         with open_mirror(context, sync=not no_sync) as copy:
             runtime.streams.write_out(dumps({"checks": suggest_checks(copy, context)}))
         return ExitCode.OK
-    targets, checks = _read_targets(reports or []), read_checks(folder)
+    targets, checks = [_read_target(text) for text in reports or ()], read_checks(folder)
     names = [check.name for check in checks]
     if unknown := next((name for name in select or () if name not in names), None):
         raise UsageError(f"there is no check {unknown!r}", hint=suggestion(unknown, names, f"checks: {', '.join(names)}"))
@@ -65,7 +63,13 @@ def check_data(
     with open_mirror(context, sync=not no_sync) as copy:
         outcomes = run_checks(copy, context, chosen, runtime.settings.timeout.value)
     keep_outcomes(context, folder, outcomes)
-    _write_reports(runtime, targets, outcomes)
+    for form, file in targets:
+        with CiReport(form) as report:
+            write = runtime.streams.write_out if file == "-" else report.enter_context(whole_file(Path(file))).write
+            for outcome in outcomes:
+                report.add(outcome.to_case())
+            for piece in report.text("Data checks"):
+                write(piece)
     if not any(file == "-" for _, file in targets):
         rows = [outcome.to_document() for outcome in outcomes]
         if runtime.output_format == "table":
@@ -76,28 +80,14 @@ def check_data(
     return ExitCode.DIFFERENT if any(outcome.status == "failed" for outcome in outcomes) else ExitCode.OK
 
 
-def _read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return form and file of each `KIND=FILE`. Raises UsageError, also for a file that cannot be written."""
+def _read_target(text: str) -> tuple[str, str]:
+    """Return form and file of `KIND=FILE`. Raises UsageError, also for a file that cannot be written."""
     from crmctl.cli.targets import named_value
     from crmctl.files.whole_files import check_place
     from crmctl.plan.ci_reports import FORMS
 
-    targets = [named_value("--report", text, "KIND=FILE", "for example --report junit=checks.xml")[:2] for text in texts]
-    for form, file in targets:
-        check_choice("--report", form, [*FORMS])
-        if file != "-":
-            check_place(Path(file))
-    return targets
-
-
-def _write_reports(runtime: Runtime, targets: Sequence[tuple[str, str]], outcomes: Sequence[Outcome]) -> None:
-    from crmctl.files.whole_files import whole_file
-    from crmctl.plan.ci_reports import CiReport, outcome_case
-
-    for form, file in targets:
-        with CiReport(form) as report:
-            write = runtime.streams.write_out if file == "-" else report.enter_context(whole_file(Path(file))).write
-            for outcome in outcomes:
-                report.add(outcome_case(outcome))
-            for piece in report.text("Data checks"):
-                write(piece)
+    form, file, _ = named_value("--report", text, "KIND=FILE", "for example --report junit=checks.xml")
+    check_choice("--report", form, [*FORMS])
+    if file != "-":
+        check_place(Path(file))
+    return form, file

@@ -12,7 +12,6 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from fnmatch import fnmatchcase
-from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +34,6 @@ from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, new_id
 from crmctl.service.faults import BadRequest, Body, Fault, NotFound, check_shape
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.http.schemas import integer, read_query, read_shape
-from crmctl.service.outbound.guard import read_target
 from crmctl.service.store import change_log, webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
 from crmctl.service.store.tx import Rows, required, to_micros, to_wire
@@ -144,26 +142,6 @@ class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_
         return self.nth in (None, self.matched) and (self.times is None or self.fired < self.times) and (self.p >= 1 or chance() < self.p)
 
 
-class FaultPlan:
-    """The `rules` of one service. Equal seeds give equal faults."""
-
-    def __init__(self, texts: Sequence[str], seed: int | None) -> None:
-        self.rules = [parse_rule(text) for text in texts]
-        self._random = random.Random(seed)
-
-    def wire(self) -> list[Json]:
-        return [{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self.rules]
-
-    def take(self, method: str, path: str) -> FaultRule:
-        """Count a request and return the first rule whose conditions hold, else one without effects."""
-        matching = [rule for rule in self.rules if rule.method in ("*", method) and fnmatchcase(path, rule.path)]
-        for rule in matching:
-            rule.matched += 1
-        taken = next((rule for rule in matching if rule.fires(self._random.random)), FaultRule())
-        taken.fired += 1
-        return taken
-
-
 def parse_rule(text: str) -> FaultRule:
     """Parse `METHOD PATH [CONDITION ...] -> EFFECT ...`. Raises BadRequest naming the wrong word."""
     try:
@@ -227,8 +205,8 @@ class TestDouble:
     def __init__(self, *, seed: int | None = None, start: float | None = None, rules: Sequence[str] = ()) -> None:
         """`start` is where the clock begins, in Unix seconds. Raises BadRequest for a malformed rule."""
         self.clock = MovableClock(start, seed)
-        self._new_faults = partial(FaultPlan, rules, seed)
-        self.faults = self._new_faults()
+        self._first_rules, self._seed = rules, seed
+        self._begin_faults()
         self.connections: Connections | None = None
         self._begun: State | None = None
         self._states: dict[str, State] = {}
@@ -243,7 +221,7 @@ class TestDouble:
             Route(f"{PREFIX}/clock", self._set_clock, methods=["PUT"]),
             Route(f"{PREFIX}/requests", self._show_requests, methods=["GET"]),
             Route(SINK, lambda _: Response(), methods=["POST"]),
-            Route(f"{PREFIX}/deliveries", self._control_deliveries, methods=["GET", "POST"]),
+            Route(f"{PREFIX}/deliveries", self._show_deliveries, methods=["GET"]),
             Route(f"{PREFIX}/snapshots/{{name}}", self._control_snapshot, methods=["PUT", "POST"]),
         ]
         handlers: Any = dict.fromkeys((Fault, HTTPException), lambda _, error: answer_for(error))
@@ -259,7 +237,8 @@ class TestDouble:
 
     def begin(self) -> None:
         """Make the present state the one that resets return to. Deliver events and apply faults from now on."""
-        self._create_endpoint(f"{self._context.settings.address}{SINK}")
+        url = f"{self._context.settings.address}{SINK}"
+        self._engine.write(lambda tx: webhooks.create_endpoint(tx, url=url, ids=self.clock.new_id, now=self.clock.now()))
         self.clock.mark()
         self._requests.clear()
         self._begun = self._save()
@@ -276,10 +255,24 @@ class TestDouble:
             self._active += 1
         try:
             self.clock.tick()
-            fault = self.faults.take(scope["method"], scope["path"]) if self._begun else FaultRule()
+            fault = self._take_fault(scope["method"], scope["path"])
             await self._answer(scope, body, receive, send, fault)
         finally:
             self._active -= 1
+
+    def _begin_faults(self) -> None:
+        """Return to the rules and the chances of the start. Equal seeds give equal faults."""
+        self._rules = [parse_rule(text) for text in self._first_rules]
+        self._random = random.Random(self._seed)
+
+    def _take_fault(self, method: str, path: str) -> FaultRule:
+        """Count a request and return the first rule whose conditions hold, else one without effects."""
+        matching = [rule for rule in self._rules if self._begun and rule.method in ("*", method) and fnmatchcase(path, rule.path)]
+        for rule in matching:
+            rule.matched += 1
+        taken = next((rule for rule in matching if rule.fires(self._random.random)), FaultRule())
+        taken.fired += 1
+        return taken
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send, fault: FaultRule) -> None:
         """Hold the messages of the answer until the request is carried out, and send those that the fault lets pass."""
@@ -320,7 +313,7 @@ class TestDouble:
 
     async def _app_for(self, method: str, fault: FaultRule, stack: ExitStack) -> ASGIApp:
         """Return the application on data as stale as the fault says. While rules need it, each write first saves the state it changes."""
-        now, longest = self.clock.monotonic(), max((rule.stale or 0.0 for rule in self.faults.rules), default=0.0)
+        now, longest = self.clock.monotonic(), max((rule.stale or 0.0 for rule in self._rules), default=0.0)
         if fault.stale is not None:
             since = now - fault.stale
             older = next((state for state in self._history if state.at > since), None)
@@ -368,43 +361,36 @@ class TestDouble:
     def _list_deliveries(self) -> list[Json]:
         return self._engine.read(lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
 
-    def _create_endpoint(self, url: str) -> Json:
-        def create(tx: Any) -> Json:
-            endpoint = webhooks.create_endpoint(tx, url=url, ids=self.clock.new_id, now=self.clock.now())
-            return {"id": endpoint["id"], "url": url, "secret": webhooks.reveal_secret(tx, endpoint["id"])}
-
-        return self._engine.write(create)
-
     async def _reset(self, _: Request) -> Response:
         assert self._begun is not None
         self._clear_faults()
         async with self._settled():
             await asyncio.to_thread(self._restore, self._begun)
-            self.faults = self._new_faults()
+            self._begin_faults()
             self.clock.reset()
             self._requests.clear()
         return JsonAnswer({"reset": True})
 
     async def _control_snapshot(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if request.method == "POST" and name not in self._states:
+        name, saves = request.path_params["name"], request.method == "PUT"
+        if not saves and name not in self._states:
             raise NotFound(f"there is no snapshot {name!r}; saved: {', '.join(sorted(self._states)) or 'none'}")
-        async with self._settled(with_events=request.method == "PUT"):
-            if request.method == "POST":
+        async with self._settled(with_events=saves):
+            if saves:
+                self._states[name] = await asyncio.to_thread(self._save)
+            else:
                 await asyncio.to_thread(self._restore, self._states[name])
-                return JsonAnswer({"restored": name})
-            self._states[name] = await asyncio.to_thread(self._save)
-            return JsonAnswer({"saved": name})
+        return JsonAnswer({"saved" if saves else "restored": name})
 
     async def _control_faults(self, request: Request) -> Response:
         if request.method == "POST":
-            self.faults.rules.append(parse_rule(await _text(request, "rule")))
+            self._rules.append(parse_rule(await _text(request, "rule")))
         elif request.method == "DELETE":
             self._clear_faults()
-        return JsonAnswer(self.faults.wire())
+        return JsonAnswer([{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self._rules])
 
     def _clear_faults(self) -> None:
-        self.faults.rules.clear()
+        self._rules.clear()
         self._released.set()
         self._released.clear()
 
@@ -415,12 +401,7 @@ class TestDouble:
     async def _show_requests(self, _: Request) -> Response:
         return JsonAnswer(list(self._requests))
 
-    async def _control_deliveries(self, request: Request) -> Response:
-        if request.method == "POST":
-            url = await _text(request, "url")
-            read_target(url)
-            async with self._settled(with_events=True):
-                return JsonAnswer(await asyncio.to_thread(self._create_endpoint, url))
+    async def _show_deliveries(self, request: Request) -> Response:
         query = read_query(request.scope["query_string"], WAIT)
         end = self.clock.monotonic() + query["timeout"]
         # Without a thread: any number of waits may not hold up a reset.
