@@ -262,8 +262,7 @@ def _resolve(run: ImportRun, resolver: Resolver) -> None:
                 lookup.fill(index)
                 if lookup.head is not None and (baseline := Baseline.of_changed(lookup.head)) is not None:
                     journal.remember("baseline", baseline.to_document())
-                with _ending_run():
-                    run.hooks.approve_keys(run, index)
+                run.hooks.forget_kept()
                 if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:
                     state = JobState.REJECTED
             journal.state = state
