@@ -305,28 +305,15 @@ def test_a_text_named_like_a_workbook_is_read_as_text_with_a_note(tmp_path, text
 @pytest.mark.parametrize(
     ("text", "written", "read_as", "said"),
     [
-        ("name\nJosé\n", "mac_roman", "latin-1", "mac_roman would read 'José'"),
-        ("name\nJosé\n", "mac_roman", "cp1252", "cp1252 reads 'JosŽ'; mac_roman would read 'José' (--encoding mac_roman)"),
-        ("name\nZürich\n", "mac_roman", "cp1252", "mac_roman would read 'Zürich'"),
-        ("name\nMüller\n", "cp850", "latin-1", "cp850 would read 'Müller'"),
-        ("name\ndon’t “say” – 5 €\n", "cp1252", "latin-1", "cp1252 would read 'don’t'"),
-        ("name\ndon’t “say” – 5 € cœur Žižek ŠKODA Smith†\n", "cp1252", "cp1252", "cp1252 reads 'cœur', "),
         ("name\nJosé Müller\n", "latin-1", "latin-1", "iso8859-1 reads 'José', 'Müller'"),
-        (
-            "name\nJan Dvořák\n",
-            "cp1250",
-            "cp1252",
-            "cp1252 reads 'Dvoøák'; cp1250 would read 'Dvořák' (--encoding cp1250)",
-        ),
-        ("name\nMuñoz\n", "cp1252", "cp1250", "cp1250 reads 'Muńoz'; cp1252 would read 'Muñoz'"),
-        ("name\nИван Петров\n", "cp1251", "cp1252", "cp1251 would read 'Иван', 'Петров'"),
+        ("name\nJan Dvořák\n", "cp1250", "cp1252", "cp1252 reads 'Dvoøák'"),
         ("name\n山田太郎\n", "shift_jis", "shift_jis", "shift_jis reads '山田太郎'"),
-        (f"name\n{'Jan' * 50_000}\nDvořák\n", "cp1250", "cp1250", "cp1250 reads 'Dvořák'; cp1252 would read 'Dvoøák'"),
+        (f"name\n{'Jan' * 50_000}\nDvořák\n", "cp1250", "cp1250", "cp1250 reads 'Dvořák'"),
         ("name\nDvořák\n", "utf-16", "utf-16", ""),
         ("name\nJan\n", "cp1252", "cp1252", ""),
     ],
 )
-def test_implausible_characters_of_an_encoding_get_a_warning(tmp_path: Path, text: str, written: str, read_as: str, said: str) -> None:
+def test_words_show_how_an_encoding_reads(tmp_path: Path, text: str, written: str, read_as: str, said: str) -> None:
     (tmp_path / "a.csv").write_bytes(text.encode(written))
     notes = open_source(tmp_path / "a.csv", SourceOptions(encoding=read_as)).dialect.notes
     assert [said in note for note in notes] == ([True] if said else [])

@@ -112,13 +112,8 @@ class Encoding:
     bom: bool
 
 
-_ALIKE = ("cp1252", "cp1250")
-_OLDER = ("mac_roman", "cp850", "cp437")
-_LATIN = (*_ALIKE, *_OLDER, "iso8859-1")
+_LATIN = ("cp1252", "cp1250", "mac_roman", "cp850")
 """Encodings that read the same bytes as Latin letters. Only a person who knows the words can choose among them."""
-
-_ODD = re.compile("[A-Za-z][Ÿ\N{REPLACEMENT CHARACTER}]|[a-z][ŽŠ]|[a-z][ˆ‡‰‹ƒ‚„†](?=[a-z])")
-"""A capital or a sign inside a word: cp1252 shows letters of older encodings this way."""
 
 _WORD = re.compile(r"""[^\s,;|"'(){}\[\]<>:/]{0,20}[^\x00-\x7f\s][^\s,;|"'(){}\[\]<>:/]{0,20}""")
 """A word with a non-ASCII character."""
@@ -301,8 +296,7 @@ def _refuse_byte(name: str, encoding: Encoding, error: UnicodeDecodeError, place
     likely = likely_encoding(sample, tried=encoding.name)
     hint = "name its encoding: --encoding X"
     if likely is not None:
-        readings = _readings(list(dict.fromkeys(_WORD.findall(sample.decode(likely, "ignore")))), likely)
-        may_be = " or ".join(f"{other} ({words[0]!r})" for other, words in readings.items()) or likely
+        may_be = " or ".join(f"{other} ({word!r})" for word, other in _readings(sample, likely).items()) or likely
         hint = f"it may be {may_be}: look at `crmctl bulk inspect {name} --encoding {likely}` before importing with --encoding {likely}"
     raise UsageError(
         f"{name} is not {encoding.name}: byte {byte} at {place}",
@@ -312,49 +306,29 @@ def _refuse_byte(name: str, encoding: Encoding, error: UnicodeDecodeError, place
     ) from None
 
 
+def _readings(sample: bytes, likely: str) -> dict[str, str]:
+    """Return the ways to read the word with the most of them, each with its encoding."""
+
+    def of_word(word: str) -> dict[str, str]:
+        readings: dict[str, str] = {}
+        for encoding in dict.fromkeys([likely, *(_LATIN if likely in _LATIN else ())]):
+            with suppress(UnicodeDecodeError):
+                readings.setdefault(word.encode(likely).decode(encoding), encoding)
+        return {text: encoding for text, encoding in readings.items() if text.isprintable()}
+
+    return max(map(of_word, _WORD.findall(sample.decode(likely, "ignore"))), key=len, default={})
+
+
 def describe_words(text: io.TextIOWrapper, beginning: str, encoding: str) -> str | None:
-    """Describe words of a file as read in its declared encoding, and in others that have letters for the same bytes."""
+    """Return how a declared encoding reads the first words with other letters than those of ASCII. None for Unicode."""
     if encoding.startswith("utf"):
         return None
     words = dict.fromkeys(_WORD.findall(beginning))
     for _ in range(SAMPLED_BLOCKS):
         if len(words) >= SHOWN_WORDS or not (block := text.read(BLOCK)):
             break
-        if not block.isascii():
-            words |= dict.fromkeys(_WORD.findall(block))
-    if not words:
-        return None
-    readings = {name: ", ".join(map(repr, read)) for name, read in _readings(list(words), encoding).items()}
-    own = f"{encoding} reads {readings.pop(encoding)}"
-    return "; ".join([own, *(f"{other} would read {read} (--encoding {other})" for other, read in readings.items())])
-
-
-def _readings(words: list[str], encoding: str) -> dict[str, list[str]]:
-    """Return a few distinctive words as read by `encoding` and by other encodings."""
-    names = dict.fromkeys([encoding, *_LATIN] if encoding in _LATIN else [encoding])
-    if not any(letter.isascii() and letter.isalpha() for word in words for letter in word):  # words of another script
-        likely = likely_encoding("\n".join(words).encode(encoding, "ignore"), tried=encoding)
-        names = dict.fromkeys([encoding, likely or encoding])
-    telling: list[tuple[int, dict[str, str]]] = []
-    for word in words:
-        others: dict[str, str] = {}
-        is_odd = bool(_ODD.search(word.encode(encoding, "ignore").decode("cp1252", "replace")))
-        for name in names:
-            read = _read_as(word, encoding, name)
-            if read is None or not read.isprintable() or read in (word, *others.values()):
-                continue
-            if name not in _OLDER or (is_odd and read.isalpha()):
-                others[name] = read
-        telling.append((-len(others), {encoding: word} | others))
-    chosen = [read for _, read in sorted(telling, key=lambda pair: pair[0])[:SHOWN_WORDS]]
-    return {name: [read[name] for read in chosen if name in read] for name in names if any(name in read for read in chosen)}
-
-
-def _read_as(word: str, encoding: str, other: str) -> str | None:
-    try:
-        return word.encode(encoding).decode(other)
-    except UnicodeError:
-        return None
+        words |= dict.fromkeys(_WORD.findall(block) if not block.isascii() else ())
+    return f"{encoding} reads {', '.join(map(repr, [*words][:SHOWN_WORDS]))}" if words else None
 
 
 def _lines_from(data: bytes, place: int) -> bytes:
