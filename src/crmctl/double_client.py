@@ -38,7 +38,7 @@ class TestService:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self._end()
+            self.process.communicate(timeout=STOP_SECONDS)
             self._errors.seek(0)
             raise UsageError(f"the test double does not start: {self._errors.read().strip()}")
         ready = json.loads(line)
@@ -98,15 +98,8 @@ class TestService:
         if "client" in self.__dict__:
             self.client.close()
         self.process.terminate()
-        self._end()
+        self.process.communicate(timeout=STOP_SECONDS)
         self._errors.close()
-
-    def _end(self) -> None:
-        try:
-            self.process.communicate(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
 
 
 @frozen

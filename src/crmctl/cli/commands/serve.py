@@ -111,7 +111,7 @@ def run_service(
     --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}.
     """
     runtime, texts = _source(ctx)
-    _check_double_options(ctx, ephemeral=ephemeral)
+    own = _double_settings(ctx, ephemeral=ephemeral)
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
         database_url=database_url,
@@ -130,16 +130,9 @@ def run_service(
         quotas=Quotas(**_amounts(texts("quota"), quota, ("files", "results"), 1024**2)),
     )
     if ephemeral:
-        _serve_double(runtime, _own(ctx, settings), fixture, seed, clock, fault or ())
+        _serve_double(runtime, replace(settings, **own), fixture, seed, clock, fault or ())
     else:
         _serve(runtime, settings, ready_file)
-
-
-def _own(ctx: typer.Context, settings: ServiceSettings) -> ServiceSettings:
-    """Return the settings with a test double's defaults: a free port and no rate limit."""
-    is_default = {name: str(ctx.get_parameter_source(name)).endswith("DEFAULT") for name in ("port", "rate_limit")}
-    port, limit = 0 if is_default["port"] else settings.port, 0 if is_default["rate_limit"] else settings.rate_limit
-    return replace(settings, port=port, rate_limit=limit)
 
 
 def _serve(runtime: Runtime, settings: ServiceSettings, ready_file: Path | None) -> None:
@@ -258,19 +251,22 @@ OWN_DATA = ("data", "database_url", "host", "public_url", "ready_file", "files_s
 """Options that contradict --ephemeral."""
 
 
-def _check_double_options(ctx: typer.Context, *, ephemeral: bool) -> None:
-    """Raise UsageError for options that need --ephemeral or exclude it. Those of an ordinary service may be in the environment."""
-    sources = ("COMMANDLINE",) if ephemeral else ("COMMANDLINE", "ENVIRONMENT")
+def _double_settings(ctx: typer.Context, *, ephemeral: bool) -> Json:
+    """Return the settings of a test double that the environment of an ordinary service must not change. Raises UsageError for options that
+    need --ephemeral or exclude it."""
+    sources = {name: source.name for name in ctx.params if (source := ctx.get_parameter_source(name)) is not None}
     for name in OWN_DATA if ephemeral else DOUBLE_OPTIONS:
-        source, option = ctx.get_parameter_source(name), f"--{name.replace('_', '-')}"
-        if source is not None and source.name in sources:
+        option = f"--{name.replace('_', '-')}"
+        if sources[name] == "COMMANDLINE" or (sources[name] == "ENVIRONMENT" and not ephemeral):
             raise UsageError(f"{option} and --ephemeral exclude each other" if ephemeral else f"{option} needs --ephemeral")
+    free = {name: 0 for name in ("port", "rate_limit") if sources[name] == "DEFAULT"}
+    return free | {"host": "127.0.0.1", "public_url": None, "database_url": None, "files_s3": None, "development": True}
 
 
 def _serve_double(
     runtime: Runtime, settings: ServiceSettings, fixture: Path | None, seed: int | None, clock: str | None, faults: Sequence[str]
 ) -> None:
-    """Serve from a temporary directory until a signal. Raises UsageError for a bad option, and what loading the fixture raises."""
+    """Serve from a temporary directory. Raises UsageError for a bad option, and what loading the fixture raises."""
     from crmctl.service.server import Server
     from crmctl.service.testdouble.double import TestDouble
 
@@ -281,9 +277,8 @@ def _serve_double(
     except BadRequest as error:
         raise UsageError(error.message, hint="crmctl serve --help-all has an example", code="bad_fault_rule") from error
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
-        own = replace(settings, data_dir=Path(folder) / "data", database_url=None, files_s3=None)
-        settings = replace(own, host="127.0.0.1", public_url=None, development=True)
-        _run_double(runtime, Server(settings, double=double), double, commands, Path(folder))
+        server = Server(replace(settings, data_dir=Path(folder) / "data"), double=double)
+        _run_double(runtime, server, double, commands, Path(folder))
 
 
 def _run_double(runtime: Runtime, server: Server, double: TestDouble, commands: Commands, folder: Path) -> None:
@@ -291,27 +286,20 @@ def _run_double(runtime: Runtime, server: Server, double: TestDouble, commands: 
     failures: list[Exception] = []
     owner = _find_owner(runtime)
 
-    def prepare(ready: Ready) -> None:
+    def attend(ready: Ready) -> None:
         try:
             _load(commands, ready, folder / "client")
             double.begin()
             document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(server.settings.data_dir)}
             runtime.streams.write_out(jsontext.dumps(document) + "\n")
+            while owner is not None and os.read(owner, 65536):
+                pass
         except Exception as error:
             failures.append(error)
+        if failures or owner is not None:
             server.stop()
 
-    def stop_with_owner(stdin: int) -> None:
-        while os.read(stdin, 65536):
-            pass
-        server.stop()
-
-    def listening(ready: Ready) -> None:
-        threading.Thread(target=prepare, args=[ready], name="fixture", daemon=True).start()
-        if owner is not None:
-            threading.Thread(target=stop_with_owner, args=[owner], name="owner", daemon=True).start()
-
-    server.run(listening)
+    server.run(lambda ready: threading.Thread(target=attend, args=[ready], name="attendant", daemon=True).start())
     if failures:
         raise failures[0]
 

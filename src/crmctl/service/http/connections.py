@@ -68,14 +68,11 @@ class Connections:
             del self.open[connection]
             connection.abort()
 
-    def drop(self, client: tuple[str, int] | None, *, flush: bool = False) -> None:
-        """Close the connection of a client in the middle of its answer, with `flush` after sending what was written."""
+    def drop(self, client: tuple[str, int] | None) -> None:
+        """Close the connection of a client in the middle of its answer, after sending what was written."""
         for connection in [connection for connection in self.open if connection.client == client]:
             connection.cycle.disconnected = True
-            if flush:
-                connection.transport.close()
-            else:
-                connection.abort()
+            connection.transport.close()
 
 
 class Connection(H11Protocol):

@@ -302,7 +302,7 @@ class TestDouble:
             await send(message)
         if fault.drop or fault.cut is not None:
             assert self.connections is not None
-            self.connections.drop(scope.get("client"), flush=bool(passed))
+            self.connections.drop(scope.get("client"))
 
     async def _delay(self, receive: Receive, seconds: float) -> None:
         """Wait. A client that disconnects or the removal of the rules ends the wait, and the request is carried out at once."""
