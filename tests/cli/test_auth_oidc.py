@@ -117,13 +117,13 @@ def test_an_import_outlives_its_key_five_times(service: RunningService, issuer: 
 
 def test_claims_are_explained_and_compared(service: RunningService, issuer: Issuer) -> None:
     token = issuer.token(service.base_url, event_name="pull_request")
-    words = ("auth", "explain", "--base-url", service.base_url, "--data", service.data_dir, "-o", "json")
-    shown = run_crmctl(*words, env={"CRMCTL_ID_TOKEN": token}).ok()
+    words, environ = ("auth", "explain", "--base-url", service.base_url, "-o", "json"), {"CRMCTL_API_KEY": service.key}
+    shown = run_crmctl(*words, env=environ | {"CRMCTL_ID_TOKEN": token}).ok()
     document = shown.json()
     assert (document["source"], document["claims"]["repository_id"]) == ("CRMCTL_ID_TOKEN", "123")
     assert document["trusts"] == [{"name": "ci", "problem": "ci: event_name is pull_request"}]
     assert token.rpartition(".")[2] not in shown.out
-    good = run_crmctl(*words, env={"CRMCTL_ID_TOKEN": issuer.token(service.base_url)}).ok().json()
+    good = run_crmctl(*words, env=environ | {"CRMCTL_ID_TOKEN": issuer.token(service.base_url)}).ok().json()
     assert good["trusts"] == [{"name": "ci", "problem": None}]
 
 

@@ -106,12 +106,12 @@ def test_every_attribute_type_in_every_kind(service: RunningService) -> None:
             lines += f"- {{name: {kind}-{rule}, object: things, {text}}}\n"
             expected[f"{kind}-{rule}"] = ids[rule]
     lines += "- {name: refs, object: things, references: [a_reference]}\n- {name: fresh, object: things, fresh: 1d}\n"
-    lines += "- {name: part, object: things, unique: [a_address.city, a_name.first]}\n"
+    lines += "- {name: both, object: things, unique: [a_address, a_name]}\n"
     lines += "- {name: sql, object: things, sql: \"SELECT id FROM things WHERE a_text = 'other'\"}\n"
     write(lines)
     run_here("mirror", "sync").ok()
     results = check("--no-sync").exits(11).json()
-    expected |= {"refs": set(), "fresh": set(), "part": {first, third}, "sql": {second}}
+    expected |= {"refs": set(), "fresh": set(), "both": {first, third}, "sql": {second}}
     assert {each["name"]: set(each["ids"]) for each in results} == expected
     assert {each["status"] for each in results if not each["ids"]} == {"passed"}
 
@@ -182,15 +182,14 @@ def test_odd_values_in_results_and_reports(service: RunningService) -> None:
         assert {row["id"]: len(row["problem"]) < 200 for row in csv.DictReader(file)} == {huge: True, markup: True}
 
 
-def test_parts_compare_however_they_are_spelled(service: RunningService) -> None:
+def test_composites_are_read_in_the_order_people_write_them(service: RunningService) -> None:
     _, create = make(service, "spelled", [{"slug": "person", "type": "name"}])
     ids = [create({"person": name}) for name in ({"first": "Ada", "last": "L"}, {"last": "X", "first": "ADA"}, {"first": "Bo"})]
     write(
-        "- {name: first, object: spelled, unique: [person.firstName]}\n"
         "- {name: order, object: spelled, matches: {attribute: person, pattern: 'Ada L|ADA X|Bo'}}\n"
-        "- {name: last, object: spelled, not_empty: [person.last]}\n"
+        "- {name: last, object: spelled, filter: person.last isEmpty}\n"
     )
-    assert [each["ids"] for each in check().exits(11).json()] == [ids[:2], [], ids[2:]]
+    assert [each["ids"] for each in check().exits(11).json()] == [[], ids[2:]]
 
 
 def test_references_to_missing_records_fail_and_newer_ones_wait(service: RunningService) -> None:
@@ -289,8 +288,8 @@ def test_a_mistake_in_a_file_names_its_line_and_sends_nothing(text: str, service
     ("rule", "code", "said"),
     [
         ("object: people, unique: [emial]", 2, "line 2: people has no attribute 'emial'"),
-        ("object: people, unique: [name.frist]", 2, "line 2: name has no part 'frist'"),
-        ("object: people, not_empty: [email.domain]", 2, "line 2: email has no part 'domain'"),
+        ("object: people, filter: name.frist isEmpty", 2, "line 2: name has no part 'frist'"),
+        ("object: people, not_empty: [email.domain]", 2, "line 2: people has no attribute 'email.domain'"),
         ("object: people, unique: [phone]", 2, "line 2: people has no attribute 'phone'"),
         ("object: people, filter: phone isEmpty", 2, "line 2: unknown attribute 'phone' in a filter"),
         ("object: people, filter: score~5", 9, "line 2: the filter on 'score' with contains"),

@@ -15,12 +15,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from crmctl.bulk_context import BulkContext
-from crmctl.client.query.clauses import FilterReader, parts_of, plain_part
+from crmctl.client.query.clauses import FilterReader
 from crmctl.client.query.record_filter import QueryContext
 from crmctl.config.settings import write_private
 from crmctl.errors import CrmctlError, NotFoundError, UsageError, reason
 from crmctl.files.whole_files import whole_file
-from crmctl.frozen import frozen
 from crmctl.mirror.local_copy import LocalCopy, MirroredLists, condition_test
 from crmctl.mirror.sql import ask
 from crmctl.mirror.sync import SyncRequest, sync_mirror
@@ -32,7 +31,6 @@ from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.plan.ci_reports import Case
 from crmctl.values import yaml_text
-from crmctl.values.composites import knows_part, learn_form, split_target, unknown_part
 from crmctl.values.conditions import elements_of, keys_of, text_of
 from crmctl.values.folded_text import fold
 from crmctl.values.moments import MICROS, micros_of, read_span, seconds_of, to_timestamp
@@ -114,20 +112,9 @@ def _read_file(path: Path) -> Iterator[DataCheck]:
         yield check
 
 
-@frozen
-class CheckedColumn:
-    """An attribute of the mirrored records, or a part of one. `attribute` is what its values compare as."""
-
-    name: str
-    attribute: Attribute
-    values: Callable[[Record], list[Any]]
-
-    def texts(self, record: Record) -> list[str]:
-        """Return the values as patterns see them: the items of a list, none if it is empty."""
-        return [text for value in self.values(record) if (text := text_of(self.attribute, _canonical(value)))]
-
-    def keys(self, record: Record) -> list[str]:
-        return keys_of(self.attribute, self.values(record))
+def _texts(attribute: Attribute, record: Record) -> list[str]:
+    """Return the values as patterns see them: the items of a list, none if it is empty."""
+    return [text for value in elements_of(record.data.get(attribute.slug)) if (text := text_of(attribute, _canonical(value)))]
 
 
 def _canonical(value: Any) -> Any:
@@ -153,19 +140,12 @@ class CheckedData:
         attributes = copy.attributes(self.object_id)
         self.columns = {attribute.slug: attribute for attribute in attributes if attribute.slug not in states[name].excluded}
 
-    def column(self, name: str) -> CheckedColumn:
-        """Return an attribute by its slug, or by the slug and a part. Raises UsageError for an unknown or excluded one."""
-        slug, part = split_target(name, self.columns)
+    def column(self, slug: str) -> Attribute:
+        """Raises UsageError for an unknown or excluded attribute."""
         if slug not in self.columns:
             hint = suggestion(slug, self.columns, f"it has {', '.join(self.columns)}")
             raise UsageError(f"{self.slug} has no attribute {slug!r}", hint=hint, code="unknown_attribute")
-        attribute = self.columns[slug]
-        if part is None:
-            return CheckedColumn(name, attribute, lambda record: elements_of(record.data.get(slug)))
-        form = learn_form(attribute, [{slug: record.data.get(slug)} for record in self.records()])
-        if not knows_part(attribute, part, form):
-            raise unknown_part(attribute, part, form)
-        return CheckedColumn(name, plain_part(attribute, part, name), lambda record: parts_of(attribute, record.data.get(slug), part))
+        return self.columns[slug]
 
     def records(self) -> Iterator[Record]:
         for page in self.copy.pages(self.object_id):
@@ -184,7 +164,7 @@ Found = Iterator[FailingRow]
 def _not_empty(data: CheckedData, names: Sequence[str]) -> Found:
     columns = [data.column(name) for name in names]
     for record in data.records():
-        if empty := [column.name for column in columns if not column.texts(record)]:
+        if empty := [column.slug for column in columns if not _texts(column, record)]:
             yield FailingRow(record.id, f"{', '.join(empty)} is empty")
 
 
@@ -192,7 +172,7 @@ def _unique(data: CheckedData, names: Sequence[str]) -> Found:
     columns = [data.column(name) for name in names]
 
     def key(record: Record) -> tuple[str, ...]:
-        return tuple("\0".join(sorted(column.keys(record))) for column in columns)
+        return tuple("\0".join(sorted(keys_of(column, record.data.get(column.slug)))) for column in columns)
 
     counts = Counter(map(key, data.records()))
     for record in data.records():
@@ -200,10 +180,10 @@ def _unique(data: CheckedData, names: Sequence[str]) -> Found:
             yield FailingRow(record.id, f"{', '.join(names)} is shared")
 
 
-def _outside(column: CheckedColumn, records: Iterator[Record], fits: Callable[[str], object]) -> Found:
-    for record in records:
-        if other := next((text for text in column.texts(record) if not fits(text)), None):
-            yield FailingRow(record.id, f"{column.name} is {shorten(other)!r}")
+def _outside(data: CheckedData, column: Attribute, fits: Callable[[str], bool]) -> Found:
+    for record in data.records():
+        if other := next((text for text in _texts(column, record) if not fits(text)), None):
+            yield FailingRow(record.id, f"{column.slug} is {shorten(other)!r}")
 
 
 def _whole_match(pattern: str) -> Callable[[str], bool]:
@@ -221,7 +201,7 @@ class Pattern(CheckPart):
 
 
 def _matches(data: CheckedData, rule: Pattern) -> Found:
-    return _outside(data.column(rule.attribute), data.records(), rule.pattern)
+    return _outside(data, data.column(rule.attribute), rule.pattern)
 
 
 class Choice(CheckPart):
@@ -231,24 +211,25 @@ class Choice(CheckPart):
 
 def _in(data: CheckedData, rule: Choice) -> Found:
     column = data.column(rule.attribute)
-    return _outside(column, data.records(), {text_of(column.attribute, _canonical(value)) for value in rule.values}.__contains__)
+    return _outside(data, column, {text_of(column, _canonical(value)) for value in rule.values}.__contains__)
 
 
 def _references(data: CheckedData, names: Sequence[str]) -> Found:
     targets = []
     for column in map(data.column, names):
-        target = column.attribute.target_object_id
+        target = column.target_object_id
         if target is None:
-            raise UsageError(f"{column.name} is no reference")
+            raise UsageError(f"{column.slug} is no reference")
         state = data.copy.state(target)
         if state is None:
-            raise NotFoundError(f"the mirror lacks the object that {column.name} refers to", hint="crmctl mirror sync OBJECT")
+            raise NotFoundError(f"the mirror lacks the object that {column.slug} refers to", hint="crmctl mirror sync OBJECT")
         targets.append((column, set(map(fold, data.copy.ids(target))), state.as_of))
     for record in data.records():
         changed = micros_of(record.updated_at) or 0
         # A reference may be newer than the copy of the object it leads to.
         of_copies = [(column, ids) for column, ids, as_of in targets if changed < as_of]
-        if missing := [f"{column.name} refers to {key}" for column, ids in of_copies for key in column.keys(record) if key not in ids]:
+        references = [(column.slug, key, ids) for column, ids in of_copies for key in keys_of(column, record.data.get(column.slug))]
+        if missing := [f"{slug} refers to {key}" for slug, key, ids in references if key not in ids]:
             yield FailingRow(record.id, f"{missing[0]}, which does not exist")
 
 
@@ -376,7 +357,7 @@ def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:
     for data in [CheckedData(copy, context, state.slug) for state in copy.states() if state.syncs]:
         records = list(data.records())
         for slug, attribute in data.columns.items():
-            filled = sum(map(bool, map(data.column(slug).texts, records)))
+            filled = sum(bool(_texts(attribute, record)) for record in records)
             identifies = attribute.type in (AttributeType.EMAIL, AttributeType.PHONE_NUMBER) and filled >= LEAST
             rules = {
                 "not_empty": (attribute.is_required or filled == len(records) >= LEAST) and [slug],

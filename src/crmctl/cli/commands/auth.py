@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from crmctl.cli.app import CommandApp
-from crmctl.cli.options import argument, flag, option
+from crmctl.cli.options import argument, flag
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, ForbiddenError, NotFoundError, RejectedError, ServiceError, UsageError
 from crmctl.frozen import frozen
@@ -192,43 +191,30 @@ def _store_profile(settings: Settings, source: str, **more: str) -> Json:
     return {"profile": profile, "baseUrl": settings.base_url.value, "keySource": source, "isDefault": is_default}
 
 
-@app.command("explain", examples=["crmctl auth explain", "crmctl auth explain --data ./crm"])
-def explain(
-    runtime: Runtime,
-    data: Annotated[Path | None, option("--data", "DIR", "Compare with the trusts in this service's data.")] = None,
-) -> None:
+@app.command("explain", examples=["crmctl auth explain"])
+def explain(runtime: Runtime) -> None:
     """Show the claims of this job's identity token, without its signature.
 
-    With --data, or with a key with full access, crmctl compares them with each trust of an embedded service and names the first claim that
-    differs.
+    With a key with full access, crmctl compares them with each trust of an embedded service and names the first claim that differs.
     """
     from crmctl.client.issued_keys import OidcKeys
 
     token = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
     document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
-    trusts = _trusts(runtime, data)
+    trusts = _trusts(runtime)
     if trusts is not None:
         document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(token.claims)} for trust in trusts]
     runtime.emitter.emit_result(document)
 
 
-def _trusts(runtime: Runtime, data: Path | None) -> list[Trust] | None:
-    """Return the trusts in a data directory, or of the service; None if the caller has no key that may read them."""
-    from crmctl.service.store.short_lived_keys import Trust, list_trusts
-
-    if data is not None:
-        from crmctl.cli.service_data import opened
-
-        with opened(runtime, data, None) as engine:
-            return [Trust.model_validate(wire) for wire in engine.read(list_trusts)]
-    from crmctl.config.credentials import find_credential
+def _trusts(runtime: Runtime) -> list[Trust] | None:
+    """Return the trusts of the service; None if the caller has no key that may read them."""
+    from crmctl.config.credentials import require_credential
+    from crmctl.service.store.short_lived_keys import Trust
 
     try:
         # Not the key of `auth = "oidc"`: it would use the token up, and may not read them.
-        key = find_credential(runtime.settings, runtime.environ, runtime.paths)
-        if key is None:
-            return None
-        runtime.credential = key
+        runtime.credential = require_credential(runtime.settings, runtime.environ, runtime.paths)
         return [Trust.model_validate(wire) for wire in runtime.crm.session.request("GET", "/trusts").json()["trusts"]]
     except (CrmctlError, ValueError, KeyError, TypeError):
         return None  # the comparison is an addition: the claims are shown without it

@@ -252,14 +252,14 @@ def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: Issuer
         raise TokenRefused(f"its {error.errors()[0]['loc'][0]} is missing or malformed") from None
     except (jwt.PyJWTError, ValueError, TypeError) as error:
         raise TokenRefused(reason(error)) from error
-    if key.public_key_use not in (None, "sig"):
-        raise TokenRefused("its key is for another use")
-    if known.aud not in (audience, [audience]):
-        raise TokenRefused("its audience is another service")
-    if known.exp + LEEWAY <= now:
-        raise TokenRefused("it has expired")
-    if max(known.iat, known.nbf or 0) - LEEWAY > now:
-        raise TokenRefused("it is not valid yet")
+    rules = {
+        "its key is for another use": key.public_key_use not in (None, "sig"),
+        "its audience is another service": known.aud not in (audience, [audience]),
+        "it has expired": known.exp + LEEWAY <= now,
+        "it is not valid yet": max(known.iat, known.nbf or 0) - LEEWAY > now,
+    }
+    if broken := next((rule for rule, is_broken in rules.items() if is_broken), None):
+        raise TokenRefused(broken)
     problems = [trust.mismatch(claims) for trust in candidates]
     if None not in problems:
         raise TokenRefused("; ".join(map(str, problems)))
