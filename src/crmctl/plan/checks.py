@@ -16,11 +16,12 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.query.clauses import FilterReader
-from crmctl.client.query.record_filter import QueryContext
+from crmctl.client.query.record_filter import ListOrder, QueryContext
+from crmctl.client.query.record_query import RecordQuery
 from crmctl.config.settings import write_private
 from crmctl.errors import CrmctlError, NotFoundError, UsageError, reason
 from crmctl.files.whole_files import whole_file
-from crmctl.mirror.local_copy import LocalCopy, MirroredLists, condition_test
+from crmctl.mirror.local_copy import LocalCopy, MirroredLists
 from crmctl.mirror.sql import ask
 from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
@@ -242,13 +243,8 @@ def _fresh(data: CheckedData, seconds: float) -> Found:
 def _filter(data: CheckedData, conditions: list[str]) -> Found:
     note = data.context.listener.note
     context = QueryContext(MirroredLists(data.copy), data, data.context.clock.now(), warn=note, tell=note, strict=True)
-    reader = FilterReader(context, data.slug)
-    record_filter = reader.read(conditions).without_choices()
-    tests = [condition_test(data.columns, condition) for condition in record_filter.conditions]
-    tests += [bound.admits for bound in record_filter.bounds] + [local.admits for local in record_filter.local_conditions]
-    for record in () if record_filter.is_impossible else data.records():
-        if all(test(record) for test in tests):
-            yield FailingRow(record.id, f"matches {', '.join(conditions)}")
+    for record in RecordQuery(context, data.slug, FilterReader(context, data.slug).read(conditions), ListOrder(order="asc")).records():
+        yield FailingRow(record.id, f"matches {', '.join(conditions)}")
 
 
 def _sql(data: CheckedData, statement: str) -> Found:

@@ -8,6 +8,7 @@ import re
 import select
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -332,18 +333,17 @@ def _load(commands: Commands, ready: Ready, home: Path) -> None:
     """Run the commands; a table waits for those that it refers to. Raises RejectedError naming the file."""
     homes = {f"CRMCTL_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
     environ = homes | {"CRMCTL_BASE_URL": ready.base_url, "CRMCTL_API_KEY": ready.api_key or "", "NO_PROXY": "*"}
-    while commands:
-        waiting: dict[Path, RejectedError] = {}
-        for path, command in commands.items():
-            try:
-                _run(environ, path, *command)
-            except RejectedError as error:
-                if error.code != "missing_reference":
-                    raise
-                waiting[path] = error
-        if waiting.keys() == commands.keys():
-            raise next(iter(waiting.values()))
-        commands = {path: commands[path] for path in waiting}
+    waiting, tries = deque(commands.items()), len(commands)
+    while waiting:
+        path, command = waiting.popleft()
+        try:
+            _run(environ, path, *command)
+            tries = len(waiting)
+        except RejectedError as error:
+            if error.code != "missing_reference" or not tries:
+                raise
+            waiting.append((path, command))
+            tries -= 1
 
 
 def _run(environ: dict[str, str], path: Path, *command: str) -> None:
