@@ -112,12 +112,7 @@ class OidcKeys:
                 raise DeniedError(f"cannot read {FILE_VARIABLE} {path}: {reason(error)}", code="no_identity") from error
         if (url := environ.get(GITHUB_URL)) and (bearer := environ.get(GITHUB_TOKEN)):
             address = f"{url}{'&' if '?' in url else '?'}audience={quote(self.base_url, safe='')}"
-            try:
-                answer = self._send(address, ("value",), bearer=bearer)
-            except RejectedError as error:
-                hint = "permissions: {id-token: write}"
-                raise DeniedError("GitHub gave this job no identity token", hint=hint, code="no_identity") from error
-            return IdentityToken(str(answer["value"]), GITHUB_URL)
+            return IdentityToken(str(self._send(address, ("value",), bearer=bearer)["value"]), GITHUB_URL)
         if token := environ.get(TOKEN_VARIABLE, "").strip():
             return IdentityToken(token, TOKEN_VARIABLE)
         hint = f"GitHub: permissions: {{id-token: write}}; GitLab: id_tokens: {{{TOKEN_VARIABLE}: {{aud: ...}}}}; else {FILE_VARIABLE}"

@@ -165,31 +165,28 @@ class _CurrentKey:
         self.redactor = Redactor(credential.key)
         self.source = credential.source
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers of every request. A key that cannot be renewed in time is used until the service refuses it."""
-        if self._clock.now() >= self._credential.renew_at:
-            try:
-                self.renew(self._credential.key)
-            except CrmctlError:
-                self._credential = replace(self._credential, renew_at=math.inf)
-        return (("Authorization", f"Bearer {self._credential.key}"), ("User-Agent", USER_AGENT), ("Accept", "application/json"))
-
-    def renew(self, refused: str) -> bool:
-        """Replace this key unless another thread has. Returns False for a key that cannot be renewed."""
+    def headers(self, refused: str = "") -> tuple[tuple[str, str], ...]:
+        """Return the headers of every request, with another key than the refused one if it can be renewed. A key that cannot be renewed in
+        time is used until the service refuses it."""
         with self._lock:
-            if self._credential.renew is None:
-                return False
-            if self._credential.key == refused:
-                self._credential = self._credential.renew()
+            kept = self._credential
+            if kept.renew is not None and (kept.key == refused or self._clock.now() >= kept.renew_at):
+                try:
+                    self._credential = kept.renew()
+                except CrmctlError:
+                    if refused:
+                        raise
+                    self._credential = replace(kept, renew_at=math.inf)
                 self.redactor = Redactor(self._credential.key)
-            return True
+            key = self._credential.key
+        return (("Authorization", f"Bearer {key}"), ("User-Agent", USER_AGENT), ("Accept", "application/json"))
 
     def renewed(self, request: Request) -> Request | None:
         """Return a refused request with a renewed key, None if there is none."""
-        sent = dict(request.headers)["Authorization"].removeprefix("Bearer ")
-        if not self.renew(sent):
-            return None
-        return replace(request, headers=(*self.headers()[:1], *(pair for pair in request.headers if pair[0] != "Authorization")))
+        sent = dict(request.headers)["Authorization"]
+        own = self.headers(sent.removeprefix("Bearer "))[0]
+        others = (pair for pair in request.headers if pair[0] != "Authorization")
+        return None if own[1] == sent else replace(request, headers=(own, *others))
 
 
 MAYBE_DONE = "the service may have done it all the same: look before you repeat it"

@@ -54,6 +54,7 @@ class DataCheck(CheckPart):
     message: str | None = None
     max: int = Field(default=0, ge=0)
     _places: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    """File and line of each key."""
 
     @model_validator(mode="after")
     def _has_one_kind(self) -> Self:
@@ -66,10 +67,6 @@ class DataCheck(CheckPart):
     @property
     def kind(self) -> str:
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
-
-    def place(self, key: str) -> str:
-        """Return file and line of a key."""
-        return self._places[key]
 
 
 SHOWN = 20
@@ -91,8 +88,8 @@ def read_checks(folder: Path) -> list[DataCheck]:
     places: dict[str, str] = {}
     for check in checks:
         if check.name in places:
-            raise UsageError(f"{check.place('name')}: the name {check.name!r} is taken by {places[check.name]}")
-        places[check.name] = check.place("name")
+            raise UsageError(f"{check._places['name']}: the name {check.name!r} is taken by {places[check.name]}")
+        places[check.name] = check._places["name"]
     return checks
 
 
@@ -315,7 +312,7 @@ class Outcome:
     def to_case(self) -> Case:
         name, level = self.check.name, {"failed": "error", "warned": "warning"}.get(self.status, "")
         cells = {"check": name, "object": self.check.object, "status": self.status, "failing": len(self.failures)}
-        file, _, line = self.check.place(self.check.kind).rpartition(", line ")
+        file, _, line = self.check._places[self.check.kind].rpartition(", line ")
         return Case(level, name, file, (int(line), int(line)), name, self.text or "", cells | {"owner": self.check.owner, "": self.text})
 
 
@@ -339,7 +336,7 @@ def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck
             key = check.kind
             outcomes.append(Outcome(check, list(KINDS[key].find(data, getattr(check, key)))))
         except CrmctlError as error:
-            error.message = f"{check.place(key)}: {error.message}"
+            error.message = f"{check._places[key]}: {error.message}"
             raise
     return outcomes
 

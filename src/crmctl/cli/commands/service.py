@@ -402,7 +402,11 @@ def dump_definitions(runtime: Runtime, data: DataOption = None, database_url: Da
 
 trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
 
-GITHUB, GITLAB = "https://token.actions.githubusercontent.com", "https://gitlab.com"
+FORGES = {
+    "github": ("OWNER/REPO", "[^/]+/[^/]+", "repository", "https://token.actions.githubusercontent.com", "https://api.github.com/repos"),
+    "gitlab": ("GROUP/PROJECT", "[^/]+(/[^/]+)+", "project_path", "https://gitlab.com", "https://gitlab.com"),
+}
+"""The form of a path, the claim that holds it, the issuer, and the pages that show ids, by the option of the forge."""
 
 
 @trusts.command(
@@ -436,23 +440,26 @@ def add_trust(
     """
     if (github is not None) + (gitlab is not None) > 1 or not (github or gitlab or issuer):
         raise UsageError("a trust needs one of --github, --gitlab and --issuer", hint="crmctl service trust add --help")
-    expected = {}
-    if github:
-        number = _id_of("--github OWNER/REPO", github, "--repository-id", repository_id, f"https://api.github.com/repos/{github}")
-        expected = {"repository": github, "repository_id": number}
-        expected |= {"workflow_ref": f"{github}/.github/workflows/{workflow}"} if workflow else {}
-    elif gitlab:
-        number = _id_of("--gitlab GROUP/PROJECT", gitlab, "--project-id", project_id, f"https://gitlab.com/{gitlab}")
-        expected = {"project_path": gitlab, "project_id": number}
+    expected: dict[str, str] = {}
+    for forge, path, number in (("github", github, repository_id), ("gitlab", gitlab, project_id)):
+        if path:
+            form, pattern, claim, address, pages = FORGES[forge]
+            id_claim = f"{claim.removesuffix('_path')}_id"
+            if not re.fullmatch(pattern, path):
+                raise UsageError(f"--{forge} must be {form}, not {path!r}")
+            if number is None or not number.isdigit():
+                problem = f"--{forge} needs --{id_claim.replace('_', '-')} N: names can be taken over, ids cannot"
+                raise UsageError(problem, hint=f"{pages}/{path} shows the id")
+            issuer, expected = issuer or address, {claim: path, id_claim: number}
+    expected |= {"workflow_ref": f"{github}/.github/workflows/{workflow}"} if github and workflow else {}
     expected |= {"environment": environment} if environment else {}
     expected |= {claim: str(value) for claim, value, _ in (named_value("--claim", text) for text in claims or ())}
-    address = issuer or (GITHUB if github else GITLAB)
-    if not is_web_address(address, "https", *(["http"] if dev else [])):
-        raise UsageError(f"--issuer must be an address with https, not {address!r}", hint="--dev allows http, for tests")
+    if issuer is None or not is_web_address(issuer, "https", *(["http"] if dev else [])):
+        raise UsageError(f"--issuer must be an address with https, not {issuer!r}", hint="--dev allows http, for tests")
     with opened(runtime, data, database_url, writes=True) as engine:
         now = runtime.clock.now()
         trust = short_lived_keys.Trust(
-            name=name, issuer=address, claims=expected, scopes=scopes, ttl=round(parse_expiry(ttl, now) - now), development=dev
+            name=name, issuer=issuer, claims=expected, scopes=scopes, ttl=round(parse_expiry(ttl, now) - now), development=dev
         )
         added = write(runtime, engine, lambda tx: short_lived_keys.add_trust(tx, trust, ids=new_id, now=now))
     runtime.emitter.emit_item({"dryRun": True} | added if runtime.dry_run else added)
@@ -477,16 +484,6 @@ def remove_trust(
     with opened(runtime, data, database_url, writes=True) as engine:
         removed = write(runtime, engine, lambda tx: short_lived_keys.remove_trust(tx, name, now=runtime.clock.now()))
     runtime.done(removed, f"removed the trust {name}")
-
-
-def _id_of(usage: str, path: str, id_option: str, number: str | None, page: str) -> str:
-    """Return the id of a repository. Raises UsageError for a malformed path, and without an id naming the page that shows it."""
-    option, form = usage.split(" ")
-    if not re.fullmatch("[^/]+/[^/]+" if option == "--github" else "[^/]+(/[^/]+)+", path):
-        raise UsageError(f"{option} must be {form}, not {path!r}")
-    if number is None or not number.isdigit():
-        raise UsageError(f"{option} needs {id_option} N: names can be taken over, ids cannot", hint=f"{page} shows the id")
-    return number
 
 
 app.add_typer(trusts, name="trust")

@@ -8,7 +8,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -265,26 +265,18 @@ def _add_device_login(pages: Pages) -> None:
         _count_attempt(visit)
         scopes = short_lived_keys.scopes_of(visit.session.role)
         login = visit.context.engine.read(lambda tx: short_lived_keys.find_login(tx, visit.text("code"), now=visit.now()))
-        values = {
-            "login": login,
-            "scopes": scopes and sorted(scopes),
-            "hours": short_lived_keys.KEY_SECONDS // 3600,
-            "code": visit.text("code"),
-        }
+        values = {"login": login, "scopes": scopes and sorted(scopes), "hours": short_lived_keys.KEY_SECONDS // 3600}
         return ConsolePage("device.html", values)
 
     @pages.post("/device/answer", needs=MemberRole.VIEWER, in_transaction=False)
     def answer_login(visit: Visit) -> Redirect:
-        member_id = _count_attempt(visit)
-        answer, code = visit.text("answer"), visit.text("code")
-        if answer not in ("approve", "deny"):
+        member_id, answer = _count_attempt(visit), visit.text("answer")
+        state = {"approve": short_lived_keys.APPROVED, "deny": short_lived_keys.DENIED}.get(answer)
+        if state is None:
             raise BadRequest("approve or deny the login", {"field": "answer"})
-
-        def store(tx: Tx) -> None:
-            short_lived_keys.answer_login(tx, code, member_id, is_approved=answer == "approve", now=visit.now())
-
-        visit.context.engine.write(store, by=visit.actor)
-        return Redirect("", "device-approved" if answer == "approve" else "device-denied")
+        answering = partial(short_lived_keys.answer_login, user_code=visit.text("code"), member_id=member_id, state=state, now=visit.now())
+        visit.context.engine.write(answering, by=visit.actor)
+        return Redirect("", f"device-{state}")
 
 
 def _count_attempt(visit: Visit) -> str:

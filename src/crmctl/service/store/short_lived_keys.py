@@ -142,10 +142,9 @@ def find_login(tx: Tx, user_code: str, *, now: float) -> Json:
     return login
 
 
-def answer_login(tx: Tx, user_code: str, member_id: str, *, is_approved: bool, now: float) -> None:
-    """Approve or deny a login. Raises NotFound."""
+def answer_login(tx: Tx, *, user_code: str, member_id: str, state: str, now: float) -> None:
+    """Let a login be APPROVED or DENIED. Raises NotFound."""
     login = find_login(tx, user_code, now=now)
-    state = APPROVED if is_approved else DENIED
     answered = {"state": state, "member_id": member_id}
     if not update(tx, "device_login", answered, "device_hash = ? AND state = ?", login["deviceHash"], PENDING):
         raise NotFound("another member has just answered this login")
