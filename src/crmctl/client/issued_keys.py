@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -60,7 +58,7 @@ class IdentityToken:
         try:
             part = self.token.split(".")[1]
             claims = jsontext.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        except (IndexError, ValueError, binascii.Error) as error:
+        except (IndexError, ValueError) as error:
             raise UsageError(f"{self.source} holds no identity token") from error
         return claims if isinstance(claims, dict) else {}
 
@@ -125,6 +123,8 @@ class OidcKeys:
 def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:
     """Return the key of a login that a member approves in the console. `show` tells the user the address and the code. Raises DeniedError
     for one that is denied or not answered in time, RejectedError if the service has no such logins."""
+    import platform
+
     base_url, send = _trusted_address(settings), partial(_send, settings, environ)
     form = {"client_id": "crmctl", "host": platform.node()}
     try:

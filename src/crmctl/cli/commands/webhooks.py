@@ -153,13 +153,13 @@ NOBODY = "00000000-0000-4000-8000-000000000000"
 
 def _sample(event: str) -> Json:
     noun, _, outcome = event.partition(".")
-    if noun == "record":
-        return {"organizationId": NOBODY, "recordId": NOBODY, "objectId": NOBODY, "data": {"name": "Ada Lovelace"}}
-    if noun == "activity":
-        links = [{"objectId": NOBODY, "recordId": NOBODY}]
-        return {"organizationId": NOBODY, "activityId": NOBODY, "title": "Call Ada", "linkedRecords": links}
-    run = {"workflowId": NOBODY, "workflowName": "Greet", "runId": NOBODY, "triggerEvent": "record/created"}
-    return {"organizationId": NOBODY, **run, "status": outcome, "error": "the call failed" if outcome == "failed" else None}
+    record, run = {"recordId": NOBODY, "objectId": NOBODY}, {"workflowId": NOBODY, "workflowName": "Greet", "runId": NOBODY}
+    samples: dict[str, Json] = {
+        "record": record | {"data": {"name": "Ada Lovelace"}},
+        "activity": {"activityId": NOBODY, "title": "Call Ada", "linkedRecords": [record]},
+        "workflow": {**run, "triggerEvent": "record/created", "status": outcome, "error": "a call failed" if outcome == "failed" else None},
+    }
+    return {"organizationId": NOBODY} | samples[noun]
 
 
 def _record_payload(runtime: Runtime, record_id: str) -> Json:

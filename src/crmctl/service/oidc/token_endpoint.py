@@ -31,6 +31,7 @@ from crmctl.service.store.tx import Tx
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+KEY_TYPE = "urn:ietf:params:oauth:token-type:access_token"
 TOKEN_TYPES = ("urn:ietf:params:oauth:token-type:id_token", "urn:ietf:params:oauth:token-type:jwt")
 MOST_BODY = 32 * 1024
 WAIT = 20.0
@@ -115,31 +116,26 @@ class TokenEndpoint:
             return {"error": "unsupported_grant_type"}
         if not form.get("subject_token") or form.get("subject_token_type") not in TOKEN_TYPES:
             return {"error": "invalid_request"}
+        context = self._context
+        now = context.clock.now()
         try:
-            return self._key_for(form["subject_token"])
+            trust, known, claims = check_token(form["subject_token"], context.settings.address, self._trusts(), self._keys, now=now)
+            run = str(claims.get("run_id") or claims.get("pipeline_id") or "")
+            name = f"{trust.name} {run}"[:200] if run.isprintable() and run else trust.name
+            about = {"trust": trust.name} | {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
+
+            def exchange(tx: Tx) -> Json:
+                if not short_lived_keys.use_token(tx, trust.issuer, known.jti, known.exp + LEEWAY, now=now):
+                    raise TokenRefused("it was used before")
+                scopes = frozenset(trust.scopes)
+                key, secret = keys.create_key(tx, name=name, scopes=scopes, expires_at=now + trust.ttl, ids=context.ids, now=now)
+                logs.note(tx, "token.exchanged", key.id, about, now=now)
+                return short_lived_keys.key_answer(secret, trust.ttl, scopes) | {"issued_token_type": KEY_TYPE}
+
+            return context.engine.write(exchange, by=logs.SERVICE)
         except TokenRefused as refused:
             self._note_refusal(str(refused))
             return {"error": "invalid_grant"}
-
-    def _key_for(self, token: str) -> Json:
-        """Return the answer with a new key. Raises TokenRefused."""
-        context = self._context
-        now = context.clock.now()
-        trust, known, claims = check_token(token, context.settings.address, self._trusts(), self._keys, now=now)
-        run = str(claims.get("run_id") or claims.get("pipeline_id") or "")
-        name = f"{trust.name} {run}"[:200] if run.isprintable() and run else trust.name
-        about = {"trust": trust.name} | {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
-
-        def exchange(tx: Tx) -> Json:
-            if not short_lived_keys.use_token(tx, trust.issuer, known.jti, known.exp + LEEWAY, now=now):
-                raise TokenRefused("it was used before")
-            scopes = frozenset(trust.scopes)
-            key, secret = keys.create_key(tx, name=name, scopes=scopes, expires_at=now + trust.ttl, ids=context.ids, now=now)
-            logs.note(tx, "token.exchanged", key.id, about, now=now)
-            return short_lived_keys.key_answer(secret, trust.ttl, scopes)
-
-        kind = {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
-        return context.engine.write(exchange, by=logs.SERVICE) | kind
 
     def _trusts(self) -> list[Trust]:
         return [Trust.model_validate(wire) for wire in self._context.engine.read(short_lived_keys.list_trusts)]
@@ -252,14 +248,14 @@ def check_token(token: str, audience: str, trusts: Sequence[Trust], keys: Issuer
         raise TokenRefused(f"its {error.errors()[0]['loc'][0]} is missing or malformed") from None
     except (jwt.PyJWTError, ValueError, TypeError) as error:
         raise TokenRefused(reason(error)) from error
-    rules = {
-        "its key is for another use": key.public_key_use not in (None, "sig"),
-        "its audience is another service": known.aud not in (audience, [audience]),
-        "it has expired": known.exp + LEEWAY <= now,
-        "it is not valid yet": max(known.iat, known.nbf or 0) - LEEWAY > now,
-    }
-    if broken := next((rule for rule, is_broken in rules.items() if is_broken), None):
-        raise TokenRefused(broken)
+    if key.public_key_use not in (None, "sig"):
+        raise TokenRefused("its key is for another use")
+    if known.aud not in (audience, [audience]):
+        raise TokenRefused("its audience is another service")
+    if known.exp + LEEWAY <= now:
+        raise TokenRefused("it has expired")
+    if max(known.iat, known.nbf or 0) - LEEWAY > now:
+        raise TokenRefused("it is not valid yet")
     problems = [trust.mismatch(claims) for trust in candidates]
     if None not in problems:
         raise TokenRefused("; ".join(map(str, problems)))
