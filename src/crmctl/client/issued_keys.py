@@ -27,15 +27,11 @@ FILE_VARIABLE, TOKEN_VARIABLE = "CRMCTL_ID_TOKEN_FILE", "CRMCTL_ID_TOKEN"
 GITHUB_URL, GITHUB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 FORM_TYPE = ("Content-Type", "application/x-www-form-urlencoded")
 
-DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+_OAUTH = "urn:ietf:params:oauth"
 REFUSALS = (400, 401, 403, 404, 405)
 """Statuses with which a service refuses a token or code, or shows that it has no such endpoint."""
 WAITING = ("authorization_pending", "slow_down")
-
-_FORM = {
-    "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-    "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
-}
+_EXCHANGE = {"grant_type": f"{_OAUTH}:grant-type:token-exchange", "subject_token_type": f"{_OAUTH}:token-type:id_token"}
 
 
 def find_key(settings: Settings, environ: Mapping[str, str], paths: Paths, clock: Clock | None = None) -> Credential:
@@ -88,7 +84,7 @@ class OidcKeys:
 
     def renew(self) -> Credential:
         """Exchange a token for a new key and keep it. Raises DeniedError."""
-        form = {**_FORM, "subject_token": self.identity_token().token}
+        form = {**_EXCHANGE, "subject_token": self.identity_token().token}
         try:
             answer = self._send(f"{self.base_url}/oauth/token", ("access_token", "expires_in"), form)
         except RejectedError as error:
@@ -134,7 +130,7 @@ def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Cloc
         raise RejectedError(problem, hint="crmctl auth login asks for a key", code="no_device_login") from error
     show(str(login.get("verification_uri_complete") or login["verification_uri"]), str(login["user_code"]))
     wait, until = _seconds(login.get("interval"), 5), clock.monotonic() + _seconds(login.get("expires_in"), 600)
-    form = {"client_id": "crmctl", "grant_type": DEVICE, "device_code": str(login["device_code"])}
+    form = {"client_id": "crmctl", "grant_type": f"{_OAUTH}:grant-type:device_code", "device_code": str(login["device_code"])}
     while clock.monotonic() < until:
         clock.sleep(max(wait, 0.1))
         try:

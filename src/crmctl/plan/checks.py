@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, create_model, model_validator
 from pydantic_core import SchemaError, SchemaValidator, core_schema
@@ -157,17 +157,19 @@ class CheckedData:
 
 
 Found = Iterator[FailingRow]
+Names = Annotated[list[str], Field(min_length=1)]
+Conditions = Annotated[Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
-def _not_empty(data: CheckedData, names: Sequence[str]) -> Found:
-    columns = [data.column(name) for name in names]
+def _not_empty(data: CheckedData, rule: Names) -> Found:
+    columns = [data.column(name) for name in rule]
     for record in data.records():
         if empty := [column.slug for column in columns if not _texts(column, record)]:
             yield FailingRow(record.id, f"{', '.join(empty)} is empty")
 
 
-def _unique(data: CheckedData, names: Sequence[str]) -> Found:
-    columns = [data.column(name) for name in names]
+def _unique(data: CheckedData, rule: Names) -> Found:
+    columns = [data.column(name) for name in rule]
 
     def key(record: Record) -> tuple[str, ...]:
         return tuple("\0".join(sorted(keys_of(column, record.data.get(column.slug)))) for column in columns)
@@ -175,7 +177,7 @@ def _unique(data: CheckedData, names: Sequence[str]) -> Found:
     counts = Counter(map(key, data.records()))
     for record in data.records():
         if counts[values := key(record)] > 1 and all(values):
-            yield FailingRow(record.id, f"{', '.join(names)} is shared")
+            yield FailingRow(record.id, f"{', '.join(rule)} is shared")
 
 
 def _outside(data: CheckedData, column: Attribute, fits: Callable[[str], bool]) -> Found:
@@ -212,9 +214,9 @@ def _in(data: CheckedData, rule: Choice) -> Found:
     return _outside(data, column, {text_of(column, _canonical(value)) for value in rule.values}.__contains__)
 
 
-def _references(data: CheckedData, names: Sequence[str]) -> Found:
+def _references(data: CheckedData, rule: Names) -> Found:
     targets = []
-    for column in map(data.column, names):
+    for column in map(data.column, rule):
         target = column.target_object_id
         if target is None:
             raise UsageError(f"{column.slug} is no reference")
@@ -231,45 +233,39 @@ def _references(data: CheckedData, names: Sequence[str]) -> Found:
             yield FailingRow(record.id, f"{missing[0]}, which does not exist")
 
 
-def _fresh(data: CheckedData, seconds: float) -> Found:
-    since = data.context.clock.now() - seconds
+def _fresh(data: CheckedData, rule: Annotated[float, BeforeValidator(read_span)]) -> Found:
+    since = data.context.clock.now() - rule
     if all((seconds_of(record.updated_at or record.created_at) or 0) < since for record in data.records()):
         yield FailingRow(None, f"no record of {data.slug} has changed since {to_timestamp(int(since) * MICROS)}")
 
 
-def _filter(data: CheckedData, conditions: list[str]) -> Found:
+def _filter(data: CheckedData, rule: Conditions) -> Found:
     note = data.context.listener.note
     context = QueryContext(MirroredLists(data.copy), data, data.context.clock.now(), warn=note, tell=note, strict=True)
-    for record in RecordQuery(context, data.slug, FilterReader(context, data.slug).read(conditions), ListOrder(order="asc")).records():
-        yield FailingRow(record.id, f"matches {', '.join(conditions)}")
+    for record in RecordQuery(context, data.slug, FilterReader(context, data.slug).read(rule), ListOrder(order="asc")).records():
+        yield FailingRow(record.id, f"matches {', '.join(rule)}")
 
 
-def _sql(data: CheckedData, statement: str) -> Found:
-    for row in ask(data.copy.path, statement, {}, data.context.clock, data.seconds):
+def _sql(data: CheckedData, rule: str) -> Found:
+    for row in ask(data.copy.path, rule, {}, data.context.clock, data.seconds):
         record_id = row.get("id")
         shown = ", ".join(f"{name}={shorten(value)}" for name, value in row.items() if name != "id")
         yield FailingRow(record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row")
 
 
-class CheckKind(NamedTuple):
-    """A kind of check: the type of its rule in a file, and the search for what fails."""
-
-    rule: Any
-    find: Callable[[CheckedData, Any], Found]
-
-
-Names = Annotated[list[str], Field(min_length=1)]
-KINDS = {
-    "not_empty": CheckKind(Names, _not_empty),
-    "unique": CheckKind(Names, _unique),
-    "matches": CheckKind(Pattern, _matches),
-    "in": CheckKind(Choice, _in),
-    "references": CheckKind(Names, _references),
-    "fresh": CheckKind(Annotated[float, BeforeValidator(read_span)], _fresh),
-    "filter": CheckKind(Annotated[Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)], _filter),
-    "sql": CheckKind(str, _sql),
+KINDS: Mapping[str, Callable[[CheckedData, Any], Found]] = {
+    "not_empty": _not_empty,
+    "unique": _unique,
+    "matches": _matches,
+    "in": _in,
+    "references": _references,
+    "fresh": _fresh,
+    "filter": _filter,
+    "sql": _sql,
 }
-_FIELDS: dict[str, Any] = {name: (kind.rule | None, None) for name, kind in KINDS.items()}
+"""The search for what fails by the kind of check. Its parameter `rule` has the type of the rule in a file."""
+
+_FIELDS: dict[str, Any] = {name: (get_type_hints(find, include_extras=True)["rule"] | None, None) for name, find in KINDS.items()}
 CHECK = create_model("Check", __base__=DataCheck, **_FIELDS)
 CHECK_FILE = create_model("CheckFile", __base__=CheckPart, checks=(Sequence[CHECK], ...))
 
@@ -334,7 +330,7 @@ def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck
         try:
             data = CheckedData(copy, context, check.object, seconds)
             key = check.kind
-            outcomes.append(Outcome(check, list(KINDS[key].find(data, getattr(check, key)))))
+            outcomes.append(Outcome(check, list(KINDS[key](data, getattr(check, key)))))
         except CrmctlError as error:
             error.message = f"{check._places[key]}: {error.message}"
             raise

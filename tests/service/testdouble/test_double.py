@@ -115,7 +115,7 @@ def test_a_fault_has_its_effect(double: Double, rule: str, status: int | None, c
     assert double.count() == created
 
 
-def test_a_delay_ends_when_the_client_disconnects_and_the_request_runs(double: Double) -> None:
+def test_a_delay_ends_with_its_rule_and_the_request_runs_without_its_client(double: Double) -> None:
     double.fault("POST /api/v1/* -> delay=1000s")
     body = b'{"data": {"name": "Ada"}}'
     head = f"POST {double.people()} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {double.ready['apiKey']}\r\nContent-Length: {len(body)}"

@@ -25,7 +25,7 @@ from crmctl.models.numbers import size_text
 from crmctl.service.context import Context
 from crmctl.service.faults import Fault, Forbidden
 from crmctl.service.store import logs, members
-from crmctl.service.store.keys import LINKS, sign, use_link
+from crmctl.service.store.keys import LINKS, sign, use_once
 from crmctl.service.store.members import ConsoleSession, MemberRole
 from crmctl.service.store.tx import Stamp, Tx
 from crmctl.values.value_readers import canonical_uuid
@@ -435,6 +435,6 @@ def read_link(tx: Tx, area: str, token: str, *, now: float) -> str | None:
         raise Forbidden("this link has expired")
     if parts[2] != _OPERATOR:
         return parts[2]
-    if not use_link(tx, parts[4], int(parts[1])):
+    if not use_once(tx, parts[4], int(parts[1]), now=now):
         raise Forbidden("this link was used; crmctl service console prints another one")
     return None

@@ -79,7 +79,7 @@ async def _receive(context: Context, request: Request, permit: Permit, begin: Ca
                 await run_in_threadpool(incoming.write, bytes(waiting))
                 waiting.clear()
         await run_in_threadpool(incoming.write, bytes(waiting))
-        await run_in_threadpool(incoming.finish, lambda: context.engine.write(lambda tx: use_permit(tx, permit)))
+        await run_in_threadpool(incoming.finish, lambda: context.engine.write(lambda tx: use_permit(tx, permit, now=context.clock.now())))
     finally:
         incoming.close()
     return size

@@ -27,7 +27,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.service.context import FILES_FOLDER, S3Settings, ServiceSettings
 from crmctl.service.faults import BadRequest, Forbidden, OverQuota, Unavailable
-from crmctl.service.store.keys import UPLOADS, is_used, sign, use_link
+from crmctl.service.store.keys import UPLOADS, is_used, sign, use_once
 from crmctl.service.store.record_tables import invalid
 from crmctl.service.store.tx import Tx, to_micros, to_wire
 
@@ -71,9 +71,9 @@ def read_permit(tx: Tx, bucket: str, path: str, query: Mapping[str, str], *, now
     return Permit(expected, int(expires), int(limit))
 
 
-def use_permit(tx: Tx, permit: Permit) -> None:
+def use_permit(tx: Tx, permit: Permit, *, now: float) -> None:
     """Note the one upload of an address. Raises Forbidden when another one came first."""
-    if not use_link(tx, permit.signature, permit.expires):
+    if not use_once(tx, permit.signature, permit.expires, now=now):
         raise used_permit()
 
 

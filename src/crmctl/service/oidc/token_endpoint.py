@@ -6,6 +6,7 @@ The only importer of PyJWT.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +126,8 @@ class TokenEndpoint:
             about = {"trust": trust.name} | {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
 
             def exchange(tx: Tx) -> Json:
-                if not short_lived_keys.use_token(tx, trust.issuer, known.jti, known.exp + LEEWAY, now=now):
+                digest = keys.secret_hash(f"{trust.issuer}\n{known.jti}")
+                if not keys.use_once(tx, digest, math.ceil(known.exp) + LEEWAY, now=now):
                     raise TokenRefused("it was used before")
                 scopes = frozenset(trust.scopes)
                 key, secret = keys.create_key(tx, name=name, scopes=scopes, expires_at=now + trust.ttl, ids=context.ids, now=now)

@@ -137,7 +137,6 @@ CREATE TABLE api_key (id {text} PRIMARY KEY, name {text} NOT NULL, secret_hash {
     scopes {text}, created_by {text}, created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT);
 CREATE TABLE oidc_trust (id {text} PRIMARY KEY, name {text} NOT NULL UNIQUE, issuer {text} NOT NULL, claims {text} NOT NULL,
     scopes {text} NOT NULL, ttl INTEGER NOT NULL, development INTEGER NOT NULL, created_at BIGINT NOT NULL);
-CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL);
 CREATE TABLE device_login (device_hash {text} PRIMARY KEY, user_code {text} NOT NULL UNIQUE, host {text} NOT NULL,
     address {text} NOT NULL, state {text} NOT NULL, member_id {text}, expires_at BIGINT NOT NULL, polled_at BIGINT NOT NULL,
     wait BIGINT NOT NULL);
@@ -293,7 +292,7 @@ def upgrade(tx: Tx, migrations: Sequence[Migration]) -> None:
 
 _HOURS = """CREATE TABLE webhook_hour (endpoint_id {text} NOT NULL, hour INTEGER NOT NULL, time_class INTEGER NOT NULL,
     attempts BIGINT NOT NULL, PRIMARY KEY (endpoint_id, hour, time_class))"""
-_LATER = ("used_link", "oidc_trust", "used_token", "device_login")
+_LATER = ("used_link", "oidc_trust", "device_login")
 
 FIRST = 24
 """The version of the first migration: databases with lower ones were made before any release."""
@@ -301,7 +300,7 @@ FIRST = 24
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("first release", [*tables(*(name for name in TABLES if name not in _LATER)), _HOURS, keys.make_signing_keys]),
     Migration("links that work once", tables("used_link")),
-    Migration("trust in issuers of tokens", tables("oidc_trust", "used_token")),
+    Migration("trust in issuers of tokens", tables("oidc_trust")),
     Migration("logins of devices", tables("device_login")),
     Migration("no counts of attempts by the hour", ["DROP TABLE webhook_hour"]),
 )

@@ -226,9 +226,9 @@ def make_signing_keys(tx: Tx) -> None:
         replace_signing_key(tx, purpose)
 
 
-def use_link(tx: Tx, signature: str, expires_at: int) -> bool:
-    """Note that a signed link was used. Returns False if it was used before. `expires_at` in Unix seconds."""
-    tx.execute("DELETE FROM used_link WHERE expires_at < ?", (expires_at - _KEPT_SECONDS,))
+def use_once(tx: Tx, signature: str, expires_at: int, *, now: float) -> bool:
+    """Note that a link or token was used. Returns False if it was used before. `expires_at` in Unix seconds."""
+    tx.execute("DELETE FROM used_link WHERE expires_at < ?", (int(now) - _KEPT_SECONDS,))
     return tx.execute("INSERT INTO used_link (signature, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING", (signature, expires_at)) == 1
 
 

@@ -89,13 +89,6 @@ def remove_trust(tx: Tx, name: str, *, now: float) -> Json:
     return wire
 
 
-def use_token(tx: Tx, issuer: str, token_id: str, expires_at: float, *, now: float) -> bool:
-    """Note that a token was used. Returns False if it was used before. Forgets expired ones."""
-    tx.execute("DELETE FROM used_token WHERE expires_at < ?", (to_micros(now),))
-    row = (keys.secret_hash(f"{issuer}\n{token_id}"), to_micros(expires_at))
-    return tx.execute("INSERT INTO used_token (digest, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING", row) == 1
-
-
 WAIT_SECONDS, INTERVAL, KEY_SECONDS = 600, 5, 12 * 3600
 """How long a login waits for approval, how long its device waits between two polls, and how long its key lasts."""
 
@@ -162,10 +155,8 @@ def poll_login(tx: Tx, device_code: str, **stamp: Unpack[Stamp]) -> Json:
     is_early = now < login["polledAt"] + login["wait"]
     wait = login["wait"] + to_micros(INTERVAL) * is_early
     update(tx, "device_login", {"polled_at": now, "wait": wait}, "device_hash = ?", login["deviceHash"])
-    if is_early:
-        return {"error": "slow_down"}
-    if login["state"] == PENDING:
-        return {"error": "authorization_pending"}
+    if is_early or login["state"] == PENDING:
+        return {"error": "slow_down" if is_early else "authorization_pending"}
     if not tx.execute("DELETE FROM device_login WHERE device_hash = ?", (login["deviceHash"],)):
         return {"error": "invalid_grant"}  # another request was faster
     member = next((member for member in members.list_members(tx) if member["id"] == login["memberId"]), None)

@@ -8,7 +8,7 @@ import random
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from fnmatch import fnmatchcase
@@ -202,12 +202,13 @@ class State:
 class TestDouble:
     """Wraps a service's application. `seed` makes ids, times and faults repeat after each reset."""
 
+    connections: Connections
+
     def __init__(self, *, seed: int | None = None, start: float | None = None, rules: Sequence[str] = ()) -> None:
         """`start` is where the clock begins, in Unix seconds. Raises BadRequest for a malformed rule."""
         self.clock = MovableClock(start, seed)
         self._first_rules, self._seed = rules, seed
         self._begin_faults()
-        self.connections: Connections | None = None
         self._begun: State | None = None
         self._states: dict[str, State] = {}
         self._history: list[State] = []
@@ -284,7 +285,8 @@ class TestDouble:
             messages.append(message)
 
         if fault.delay:
-            await self._delay(receive, fault.delay)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._released.wait(), fault.delay)
         with ExitStack() as stack:
             app = await self._app_for(scope["method"], fault, stack)
             for _ in range(fault.runs):
@@ -301,15 +303,7 @@ class TestDouble:
         for message in passed:
             await send(message)
         if fault.drop or fault.cut is not None:
-            assert self.connections is not None
             self.connections.drop(scope.get("client"))
-
-    async def _delay(self, receive: Receive, seconds: float) -> None:
-        """Wait. A client that disconnects or the removal of the rules ends the wait, and the request is carried out at once."""
-        ends = [asyncio.ensure_future(receive()), asyncio.ensure_future(self._released.wait())]
-        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
 
     async def _app_for(self, method: str, fault: FaultRule, stack: ExitStack) -> ASGIApp:
         """Return the application on data as stale as the fault says. While rules need it, each write first saves the state it changes."""
@@ -390,6 +384,7 @@ class TestDouble:
         return JsonAnswer([{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self._rules])
 
     def _clear_faults(self) -> None:
+        """Remove the rules, and end their delays."""
         self._rules.clear()
         self._released.set()
         self._released.clear()
