@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,16 @@ class TestService:
     __test__ = False
 
     def __init__(self, *options: str) -> None:
-        """Start `crmctl serve --ephemeral` with these options. Raises UsageError with its message when it does not start."""
+        """Start `crmctl serve --ephemeral` with these options. Raises UsageError when it does not start; it says why on stderr."""
         command = [sys.executable, "-m", "crmctl", "serve", "--ephemeral", *options]
-        # A file, because nobody reads a pipe: a double that logs its requests would wait for a reader.
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         # The double ends when its stdin closes, so that it does not outlive a killed owner.
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, **pipes, text=True, encoding="utf-8")  # noqa: S603
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             self.process.communicate(timeout=STOP_SECONDS)
-            self._errors.seek(0)
-            raise UsageError(f"the test double does not start: {self._errors.read().strip()}")
+            raise UsageError(f"the test double does not start (exit code {self.process.returncode}); its error is on stderr")
         ready = json.loads(line)
         self.url: str = ready["baseUrl"]
         self.key: str = ready["apiKey"]
@@ -99,7 +95,6 @@ class TestService:
             self.client.close()
         self.process.terminate()
         self.process.communicate(timeout=STOP_SECONDS)
-        self._errors.close()
 
 
 @frozen

@@ -114,10 +114,7 @@ class Runtime:
         self.emitter.is_after_write = not self.dry_run
 
     def start_ping(self, url: str | None) -> None:
-        """With a URL, tell a monitor that the command starts, and at the end its exit code, also after SIGTERM.
-
-        Raises UsageError for a bad URL.
-        """
+        """With a URL, tell a monitor that the command starts, and at the end its exit code, also after SIGTERM. Raises UsageError."""
         from crmctl.config.settings import is_web_address
 
         if url is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, create_model, model_validator
 from pydantic_core import SchemaError, SchemaValidator, core_schema
@@ -71,13 +71,6 @@ class DataCheck(CheckPart):
 
 SHOWN = 20
 """Ids of failing records in the output; the CSV has all."""
-
-
-class FailingRow(NamedTuple):
-    """A record that fails a check, or a row without an id, and why."""
-
-    record_id: str | None
-    problem: str
 
 
 def read_checks(folder: Path) -> list[DataCheck]:
@@ -156,7 +149,10 @@ class CheckedData:
         return use(CheckedData(self.copy, self.context, of).object_id)
 
 
-Found = Iterator[FailingRow]
+Failing = tuple[str | None, str]
+"""The id of a record that fails a check, None for a row without one, and why it fails."""
+
+Found = Iterator[Failing]
 Names = Annotated[list[str], Field(min_length=1)]
 Conditions = Annotated[Names, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
@@ -165,7 +161,7 @@ def _not_empty(data: CheckedData, rule: Names) -> Found:
     columns = [data.column(name) for name in rule]
     for record in data.records():
         if empty := [column.slug for column in columns if not _texts(column, record)]:
-            yield FailingRow(record.id, f"{', '.join(empty)} is empty")
+            yield record.id, f"{', '.join(empty)} is empty"
 
 
 def _unique(data: CheckedData, rule: Names) -> Found:
@@ -177,13 +173,13 @@ def _unique(data: CheckedData, rule: Names) -> Found:
     counts = Counter(map(key, data.records()))
     for record in data.records():
         if counts[values := key(record)] > 1 and all(values):
-            yield FailingRow(record.id, f"{', '.join(rule)} is shared")
+            yield record.id, f"{', '.join(rule)} is shared"
 
 
 def _outside(data: CheckedData, column: Attribute, fits: Callable[[str], bool]) -> Found:
     for record in data.records():
         if other := next((text for text in _texts(column, record) if not fits(text)), None):
-            yield FailingRow(record.id, f"{column.slug} is {shorten(other)!r}")
+            yield record.id, f"{column.slug} is {shorten(other)!r}"
 
 
 def _whole_match(pattern: str) -> Callable[[str], bool]:
@@ -230,27 +226,27 @@ def _references(data: CheckedData, rule: Names) -> Found:
         of_copies = [(column, ids) for column, ids, as_of in targets if changed < as_of]
         references = [(column.slug, key, ids) for column, ids in of_copies for key in keys_of(column, record.data.get(column.slug))]
         if missing := [f"{slug} refers to {key}" for slug, key, ids in references if key not in ids]:
-            yield FailingRow(record.id, f"{missing[0]}, which does not exist")
+            yield record.id, f"{missing[0]}, which does not exist"
 
 
 def _fresh(data: CheckedData, rule: Annotated[float, BeforeValidator(read_span)]) -> Found:
     since = data.context.clock.now() - rule
     if all((seconds_of(record.updated_at or record.created_at) or 0) < since for record in data.records()):
-        yield FailingRow(None, f"no record of {data.slug} has changed since {to_timestamp(int(since) * MICROS)}")
+        yield None, f"no record of {data.slug} has changed since {to_timestamp(int(since) * MICROS)}"
 
 
 def _filter(data: CheckedData, rule: Conditions) -> Found:
     note = data.context.listener.note
     context = QueryContext(MirroredLists(data.copy), data, data.context.clock.now(), warn=note, tell=note, strict=True)
     for record in RecordQuery(context, data.slug, FilterReader(context, data.slug).read(rule), ListOrder(order="asc")).records():
-        yield FailingRow(record.id, f"matches {', '.join(rule)}")
+        yield record.id, f"matches {', '.join(rule)}"
 
 
 def _sql(data: CheckedData, rule: str) -> Found:
     for row in ask(data.copy.path, rule, {}, data.context.clock, data.seconds):
         record_id = row.get("id")
         shown = ", ".join(f"{name}={shorten(value)}" for name, value in row.items() if name != "id")
-        yield FailingRow(record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row")
+        yield record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row"
 
 
 KINDS: Mapping[str, Callable[[CheckedData, Any], Found]] = {
@@ -275,7 +271,7 @@ class Outcome:
     """The result of a check. `trend` holds the numbers of failures of the last runs, `file` the failing records of its object."""
 
     check: DataCheck
-    failures: Sequence[FailingRow]
+    failures: Sequence[Failing]
     trend: Sequence[int] = ()
     file: Path | None = None
 
@@ -290,7 +286,7 @@ class Outcome:
         """The check's own message, then the first failure; None if it passed."""
         if self.status == "passed":
             return None
-        failing = f"{len(self.failures):,} failing, for example {self.failures[0].problem}"
+        failing = f"{len(self.failures):,} failing, for example {self.failures[0][1]}"
         return f"{self.check.message}: {failing}" if self.check.message else failing
 
     def to_document(self) -> Json:
@@ -300,7 +296,7 @@ class Outcome:
             "status": self.status,
             "failing": len(self.failures),
             "message": self.text,
-            "ids": [failure.record_id for failure in self.failures[:SHOWN] if failure.record_id is not None],
+            "ids": [record_id for record_id, _ in self.failures[:SHOWN] if record_id is not None],
             "file": None if self.file is None else str(self.file),
             "trend": list(self.trend),
         }

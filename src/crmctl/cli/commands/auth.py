@@ -45,11 +45,9 @@ def login(
     crmctl service keys create. With --device, a member of a crmctl service approves a key with the member's role. With --oidc the service
     exchanges the token of GitHub, of GitLab (CRMCTL_ID_TOKEN) or in CRMCTL_ID_TOKEN_FILE for short-lived keys, as its trusts allow.
     """
-    if device and (with_key or oidc):
-        raise UsageError("--device needs no key", hint="leave out --with-key and --oidc")
+    if (device and (with_key or oidc)) or (oidc and (with_key or insecure_storage)):
+        raise UsageError(f"{'--device' if device else '--oidc'} needs no key", hint="leave the other options out")
     if oidc:
-        if with_key or insecure_storage:
-            raise UsageError("--oidc needs no key", hint="leave out --with-key and --insecure-storage")
         document = log_in_by_token(runtime)
         runtime.done(document, f"profile {document['profile']} uses the identity token of this job at {document['baseUrl']}")
         return

@@ -36,7 +36,7 @@ from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.http.schemas import integer, read_query, read_shape
 from crmctl.service.store import change_log, webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
-from crmctl.service.store.tx import Rows, required, to_micros, to_wire
+from crmctl.service.store.tx import Rows, to_micros, to_wire
 from crmctl.values.moments import read_moment, read_span
 
 if TYPE_CHECKING:
@@ -93,19 +93,13 @@ CONDITIONS = ("nth", "p", "times")
 EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
 """Effects of which a rule has at most one."""
 EFFECTS = (*EXCLUSIVE, "retry-after", "after", "delay")
+FLAGS = ("after", "twice")
 
 _RULE = re.compile(r"\s*(\S+)\s+(/\S*?)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
 
 
-def _flag(value: object) -> bool:
-    if value:
-        raise ValueError("takes no value")
-    return True
-
-
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Duration = Annotated[float, BeforeValidator(read_span)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
 
 
 class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_", "-")):
@@ -122,20 +116,14 @@ class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_
     times: Count | None = None
     status: Annotated[int, Field(ge=400, le=599)] | None = None
     retry_after: Annotated[int, Field(ge=0, le=86400)] | None = None
-    after: Flag = False
+    after: bool = False
     drop: Literal["before", "after"] | None = None
     delay: Duration = 0.0
     cut: Annotated[int, Field(ge=0, le=10**9)] | None = None
     stale: Duration | None = None
-    twice: Flag = False
+    twice: bool = False
     matched: int = 0
     fired: int = 0
-
-    @property
-    def runs(self) -> int:
-        """How often the service carries the request out."""
-        is_refused = self.drop == "before" or (self.status is not None and not self.after)
-        return 0 if is_refused else 1 + self.twice
 
     def fires(self, chance: Callable[[], float]) -> bool:
         """Whether the conditions hold for the request that was just counted."""
@@ -159,15 +147,17 @@ def parse_rule(text: str) -> FaultRule:
         raise BadRequest(f"fault rule {text.strip()!r}: {error}", {"field": "rule"}) from None
 
 
-def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str]:
-    """Return the values of words such as `nth=3`. Raises ValueError."""
-    words: dict[str, str] = {}
-    for name, _, value in (word.partition("=") for word in text.split()):
+def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str | bool]:
+    """Return the values of words such as `nth=3`, True for flags. Raises ValueError."""
+    words: dict[str, str | bool] = {}
+    for name, sign, value in (word.partition("=") for word in text.split()):
         if name not in names:
             raise ValueError(f"unknown {kind} {name!r}; {suggestion(name, names, f'{kind}s: ' + ', '.join(names))}")
         if name in words:
             raise ValueError(f"{name} is given twice")
-        words[name] = value
+        if bool(sign) is (name in FLAGS):
+            raise ValueError(f"{name} {'takes no' if sign else 'needs a'} value")
+        words[name] = value if sign else True
     return words
 
 
@@ -287,9 +277,10 @@ class TestDouble:
         if fault.delay:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._released.wait(), fault.delay)
+        is_refused = fault.drop == "before" or (fault.status is not None and not fault.after)
         with ExitStack() as stack:
             app = await self._app_for(scope["method"], fault, stack)
-            for _ in range(fault.runs):
+            for _ in range(0 if is_refused else 1 + fault.twice):
                 messages.clear()
                 await app(dict(scope), _replay(body, receive), hold)
         if fault.status is not None:
@@ -349,9 +340,6 @@ class TestDouble:
                 await asyncio.sleep(0.001)
             yield
 
-    def _count_deliveries(self) -> int:
-        return int(required(self._engine.read(lambda tx: tx.one(f"SELECT count(*) FROM {_DELIVERIES.table}")))[0])
-
     def _list_deliveries(self) -> list[Json]:
         return self._engine.read(lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
 
@@ -399,10 +387,9 @@ class TestDouble:
     async def _show_deliveries(self, request: Request) -> Response:
         query = read_query(request.scope["query_string"], WAIT)
         end = self.clock.monotonic() + query["timeout"]
-        # Without a thread: any number of waits may not hold up a reset.
-        while self._count_deliveries() < query["count"] and self.clock.monotonic() < end:
+        while len(deliveries := await asyncio.to_thread(self._list_deliveries)) < query["count"] and self.clock.monotonic() < end:
             await asyncio.sleep(0.01)
-        return JsonAnswer(await asyncio.to_thread(self._list_deliveries))
+        return JsonAnswer(deliveries)
 
 
 async def _text(request: Request, field: str) -> str:
