@@ -201,8 +201,7 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
         except CrmctlError as error:
             failure, sentence = error, "the file was not checked"
             hear(error_finding(error))
-        for piece in report.text(f"{file} into {request.object}", sentence):
-            runtime.streams.write_out(piece)
+        report.write(runtime.streams.write_out, f"{file} into {request.object}", sentence)
     if failure is not None:
         failure.details = None
         raise failure

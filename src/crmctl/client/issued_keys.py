@@ -20,16 +20,12 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 
 OIDC = "oidc"
-SHARE = 2 / 3
-"""The part of its life after which a key is renewed."""
-
+SHARE = 2 / 3  # of its life, after which a key is renewed
 FILE_VARIABLE, TOKEN_VARIABLE = "CRMCTL_ID_TOKEN_FILE", "CRMCTL_ID_TOKEN"
 GITHUB_URL, GITHUB_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 FORM_TYPE = ("Content-Type", "application/x-www-form-urlencoded")
-
+REFUSALS = (400, 401, 403, 404, 405)  # of a token or code, or by a service without such an endpoint
 _OAUTH = "urn:ietf:params:oauth"
-REFUSALS = (400, 401, 403, 404, 405)
-"""Statuses with which a service refuses a token or code, or shows that it has no such endpoint."""
 WAITING = ("authorization_pending", "slow_down")
 _EXCHANGE = {"grant_type": f"{_OAUTH}:grant-type:token-exchange", "subject_token_type": f"{_OAUTH}:token-type:id_token"}
 

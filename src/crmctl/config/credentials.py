@@ -163,7 +163,6 @@ def find_credential(settings: Settings, environ: Mapping[str, str], paths: Paths
 
 
 COMMAND_SECONDS = 10.0
-
 MOST_PRINTED = 64 * 1024
 """Most bytes that a command may print; a key has fewer."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from xml.etree.ElementTree import Element, SubElement, tostring
 from xml.sax.saxutils import quoteattr
 
@@ -55,23 +56,21 @@ class CiReport(ExitStack):
         super().__init__()
         self.columns: Sequence[str] = ()
         self.counts: Counter[str] = Counter()
-        self._write, self._enclose = FORMS[form]
+        self._case_text, self._enclose = FORMS[form]
         spool = tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - the stack closes it
         self._spool = self.enter_context(spool)
 
     def add(self, case: Case) -> None:
         self.counts[case.level] += 1
         self.columns = self.columns or [*case.cells]
-        self._spool.write(self._write(case))
+        self._spool.write(self._case_text(case))
 
-    def text(self, title: str, sentence: str = "") -> Iterator[str]:
-        """Yield the report in pieces. `title` names what was checked, `sentence` states the outcome."""
+    def write(self, write: Callable[[str], object], title: str, sentence: str = "") -> None:
+        """Write the report in pieces. `title` names what was checked, `sentence` states the outcome."""
         self._spool.seek(0)
         head, foot = self._enclose(self, title, sentence)
-        yield head
-        while piece := self._spool.read(IN_MEMORY):
-            yield piece
-        yield foot
+        for piece in chain([head], iter(lambda: self._spool.read(IN_MEMORY), ""), [foot]):
+            write(piece)
 
 
 def _annotation(case: Case) -> str:

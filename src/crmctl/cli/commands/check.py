@@ -65,11 +65,10 @@ def check_data(
     keep_outcomes(context, folder, outcomes)
     for form, file in targets:
         with CiReport(form) as report:
-            write = runtime.streams.write_out if file == "-" else report.enter_context(whole_file(Path(file))).write
             for outcome in outcomes:
                 report.add(outcome.to_case())
-            for piece in report.text("Data checks"):
-                write(piece)
+            write = runtime.streams.write_out if file == "-" else report.enter_context(whole_file(Path(file))).write
+            report.write(write, "Data checks")
     if not any(file == "-" for _, file in targets):
         rows = [outcome.to_document() for outcome in outcomes]
         if runtime.output_format == "table":

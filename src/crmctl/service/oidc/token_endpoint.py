@@ -35,19 +35,11 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 KEY_TYPE = "urn:ietf:params:oauth:token-type:access_token"
 TOKEN_TYPES = ("urn:ietf:params:oauth:token-type:id_token", "urn:ietf:params:oauth:token-type:jwt")
 MOST_BODY = 32 * 1024
-WAIT = 20.0
-"""Seconds that a request of a device may wait for its turn."""
-
-AT_ONCE = 2
-"""Exchanges at once: issuers that do not answer must not hold up requests."""
-
-MOST_NOTED = 60
-"""Refusals noted in a minute."""
-
+WAIT = 20.0  # seconds that a request of a device may wait for its turn
+AT_ONCE = 2  # exchanges: issuers that do not answer must not hold up requests
+MOST_NOTED = 60  # refusals in a minute
+MOST_LOGINS, LOGINS_SECONDS = 30, 900  # of devices from one address
 NOTED_CLAIMS = ("repository", "repository_id", "project_path", "project_id", "run_id", "pipeline_id", "sha", "ref", "actor", "user_login")
-
-MOST_LOGINS, LOGINS_SECONDS = 30, 900
-"""Logins of devices that one address may start in this time."""
 
 
 def routes(context: Context) -> list[NamedRoute]:
@@ -169,8 +161,7 @@ class TokenRefused(Exception):
 
 
 KEPT_SECONDS = 3600.0
-AGAIN_SECONDS = 60.0
-"""An unknown key id reads the keys of its issuer again at most this often."""
+AGAIN_SECONDS = 60.0  # between two readings for unknown key ids
 
 
 class IssuerKeys:
@@ -212,9 +203,7 @@ class IssuerKeys:
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 LEEWAY = 60
 LONGEST = 16 * 1024
-
-Time = Annotated[float, Field(gt=0, lt=10**12)]
-"""Unix seconds."""
+Time = Annotated[float, Field(gt=0, lt=10**12)]  # in Unix seconds
 
 
 class TokenClaims(BaseModel, strict=True):

@@ -89,15 +89,10 @@ def remove_trust(tx: Tx, name: str, *, now: float) -> Json:
     return wire
 
 
-WAIT_SECONDS, INTERVAL, KEY_SECONDS = 600, 5, 12 * 3600
-"""How long a login waits for approval, how long its device waits between two polls, and how long its key lasts."""
-
-KEPT_SECONDS = 3600
-"""How long an expired login can still be told from an unknown one."""
-
-LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
-"""Without vowels, which make words, and without digits, which look like letters."""
-
+WAIT_SECONDS, INTERVAL = 600, 5  # of a login for approval, and of its device between two polls
+KEPT_SECONDS = 3600  # after which an expired login cannot be told from an unknown one
+KEY_SECONDS = 12 * 3600
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, which make words, and no digits, which look like letters
 PENDING, APPROVED, DENIED = "pending", "approved", "denied"
 
 _LOGINS = Rows(
