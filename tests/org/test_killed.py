@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -135,24 +134,6 @@ def test_an_activity_with_a_lost_answer_is_neither_doubled_nor_forgotten(crm: Ru
         assert json.loads(Path("map.json").read_text())[lines_of(Path("crm/activities.jsonl"))[0]["id"]] == activity["id"]
         run_here("bulk", "undo", done["job"], "--yes", env=dict(double.env)).ok()
         assert run_here("activities", "list", env=dict(double.env)).ok().json() == []
-    finally:
-        double.close()
-
-
-def test_an_apply_that_an_older_crmctl_began_is_refused_by_name(crm: RunningService) -> None:
-    crm.client.post("/api/v1/activities", json={"title": "Call", "summary": "", "linkedRecords": [], "participants": []})
-    run_here("org", "pull", "crm").ok()
-    double = TestService()
-    try:
-        double.faults("POST /api/v1/activities [nth=1] -> drop=after")
-        run_here("org", "apply", "crm", env=dict(double.env)).exits(6)
-        [journal] = Path(double.env["CRMCTL_STATE_DIR"], "jobs").glob("*/journal.sqlite")
-        with closing(sqlite3.connect(journal)) as db, db:
-            assert db.execute("""UPDATE fact SET value = replace(value, '"sent"', '"fields"') WHERE value LIKE '%"sent"%'""").rowcount == 1
-        refused = run_here("org", "apply", "crm", env=dict(double.env)).exits(2).error()
-        assert (refused["code"], journal.parent.name in refused["message"]) == ("other_version", True)
-        run_here("bulk", "undo", journal.parent.name, "--yes", env=dict(double.env)).ok()
-        run_here("org", "apply", "crm", env=dict(double.env)).ok()
     finally:
         double.close()
 

@@ -129,7 +129,7 @@ def test_a_mask_fails_closed(crm: RunningService) -> None:
 
 
 def test_a_mask_replaces_the_keys_of_objects_that_may_be_personal() -> None:
-    attributes = [Attribute(id=kind, slug=kind, name=kind, type=kind) for kind in ("list", "address", "select")]
+    attributes = {kind: Attribute(id=kind, slug=kind, name=kind, type=kind) for kind in ("list", "address", "select")}
     mask = Mask(b"k" * 16, {"people": attributes}, ())
     data = {"list": [{"ada@acme.org": {"value": 1}}, {"ada@acme.org": 2}], "address": {"city": "Rome", "Ada's flat": "4b"}, "select": "new"}
     mask.see([("people", data)])

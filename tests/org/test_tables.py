@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from crmctl.org.compare import OrgTables, Side
 from crmctl.org.folder import ACTIVITY_ROWS, OrgRow
-from crmctl.org.tables import OrgTables, Side
 from crmctl.values.object_spec import AttributeSpec, ObjectSpec
 
 PEOPLE = ObjectSpec(slug="people", attributes=[AttributeSpec(slug="manager", type="reference", config={"allowed_object": "people"})])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 from crmctl.bulk_context import BulkContext
@@ -14,7 +13,7 @@ from crmctl.errors import CrmctlError, DeniedError, NotFoundError, PartialError,
 from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.org.compare import OrgComparison, service_compared
+from crmctl.org.compare import OrgComparison, Side, service_compared
 from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of, source_digest
 from crmctl.org.jobs import (
     AppliedRecords,
@@ -23,13 +22,11 @@ from crmctl.org.jobs import (
     begin_apply,
     begin_step,
     continue_steps,
-    known_ids,
     raise_unfinished,
     steps_of,
     unfinished,
 )
-from crmctl.org.sections import current_entry, read_sections, send_entry, takes_sections, to_send
-from crmctl.org.tables import Side
+from crmctl.org.organization import activity_to_send, current_entry, read_sections, send_entry, takes_sections, to_send
 from crmctl.plan.changes import Selection
 from crmctl.plan.deletions import DeleteRequest, delete
 from crmctl.plan.final_count import LOOKS, NOTED_LOOKS
@@ -37,7 +34,7 @@ from crmctl.plan.import_records import import_records
 from crmctl.plan.requests import ImportRequest, store_of
 from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
-from crmctl.schema.schema_document import Present, read_service
+from crmctl.schema.schema_document import read_service
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import SETTLE_SECONDS
 from crmctl.write.journal import Journal
@@ -45,57 +42,39 @@ from crmctl.write.journal import Journal
 LISTED = 100
 """Most entries of a list in an error; the result lists all."""
 
-Compared = tuple[OrgComparison, Present]
-
-UNNAMED = "created, but crmctl cannot tell which record it is; --match OBJECT=ATTR identifies it, --new creates it again"
-IN_DOUBT = "sent by an apply that has not finished, and may exist; --new creates it again"
-
-
-@dataclass
-class ObjectPlan:
-    """The changes to the records of one object."""
-
-    create: int = 0
-    update: int = 0
-    delete: int = 0
-    unchanged: int = 0
-
 
 @dataclass
 class ApplyPlan:
     """The changes of an apply and their outcome.
 
-    `others`: activities, and the sections of the folder that the service takes. `coverage`: the rows of the folder's table for content
-    that it lacks. `left`: what is not applied, each with the reason.
+    `records` and `others` count what is to create, update, delete and unchanged: records of each object; activities, and the sections of
+    the folder that the service takes. `coverage`: the rows of the folder's table for content that it lacks. `left`: what is not applied,
+    each with the reason.
     """
 
     folder: Path
     schema: list[SchemaChange]
     coverage: Sequence[Json]
-    records: dict[str, ObjectPlan] = field(default_factory=dict)
-    others: dict[str, ObjectPlan] = field(default_factory=dict)
+    records: dict[str, dict[str, int]] = field(default_factory=dict)
+    others: dict[str, dict[str, int]] = field(default_factory=dict)
     job: str | None = None
     left: list[Json] = field(default_factory=list)
 
     @property
-    def schema_changes(self) -> list[SchemaChange]:
-        return [change for change in self.schema if change.action in (ChangeAction.CREATE, ChangeAction.UPDATE)]
-
-    @property
     def changes(self) -> int:
-        plans = (*self.records.values(), *self.others.values())
-        return sum(plan.create + plan.update + plan.delete for plan in plans) + len(self.schema_changes)
+        counts = (*self.records.values(), *self.others.values())
+        return sum(count["create"] + count["update"] + count["delete"] for count in counts) + len(self.schema)
 
     @property
     def deletions(self) -> int:
-        return sum(plan.delete for plan in self.records.values())
+        return sum(count["delete"] for count in self.records.values())
 
     def leave(self, place: str, problem: str) -> None:
         self.left.append({"place": place, "problem": problem})
 
-    def leave_copies(self, slug: str, copies: Iterable[tuple[str, str]]) -> None:
-        """Name second records of the service: their ids, and those of their rows in the folder."""
-        for record_id, source in copies:
+    def leave_copies(self, copies: Mapping[str, tuple[str, str]]) -> None:
+        """Name second records of the service."""
+        for record_id, (slug, source) in sorted(copies.items()):
             self.leave(f"{slug} {source}", f"created twice: {record_id} is a copy; crmctl records delete {slug} {record_id} deletes it")
 
     def raise_for_error(self) -> None:
@@ -109,9 +88,9 @@ class ApplyPlan:
             "job": self.job,
             "folder": str(self.folder),
             "changes": self.changes,
-            "schema": [change.wire() for change in self.schema_changes],
-            "records": {slug: vars(plan) for slug, plan in self.records.items()},
-            **{name: vars(plan) for name, plan in self.others.items()},
+            "schema": [change.wire() for change in self.schema],
+            "records": self.records,
+            **self.others,
             "notContained": [row.get("content") for row in self.coverage],
             "left": self.left,
         }
@@ -136,14 +115,11 @@ def apply(
         if job is not None:
             _hold(stack, job)
             continue_steps(context, job, settle, new=new)
-        known = applied_records(context)
-        comparing = partial(service_compared, context, folder, matches, id_map | known.ids, edited=edited)
-        compared, present = _settled(context, stack, comparing, known)
-        unnamed = {} if new else dict.fromkeys(known.unnamed, UNNAMED) | dict.fromkeys(known.in_doubt, IN_DOUBT)
-        plan = plan_of(compared, unnamed, max_changes, prune=prune, new=new, takes_sections=takes_sections(context))
-        for slug in () if prune else folder.objects:
-            surplus = compared.tables.unpaired_ids(Side.LEFT, slug) if known.surplus else ()
-            plan.leave_copies(slug, ((record_id, known.surplus[record_id]) for record_id in surplus if record_id in known.surplus))
+        known = applied_records(context, named=True)
+        compared = _settled(context, stack, lambda: service_compared(context, folder, matches, id_map | known.ids, edited=edited), known)
+        plan = plan_of(compared, {} if new else known.unsure, max_changes, prune=prune, new=new, takes_sections=takes_sections(context))
+        listed = {row_id for slug in folder.objects for row_id in compared.unpaired_ids(Side.LEFT, slug) if known.copies and not prune}
+        plan.leave_copies({row_id: row for row_id, row in known.copies.items() if row_id in listed})
         approve(plan)
         if dry_run:
             return plan
@@ -153,42 +129,39 @@ def apply(
                 _hold(stack, job)
             plan.job = job.header.job
             try:
-                _Run(context, compared, present, job, plan, settle).carry_out(prune=prune)
+                _Run(context, compared, job, plan, settle).carry_out(prune=prune)
             except CrmctlError as error:
                 error.hint = error.hint if isinstance(error, (PartialError, RejectedError)) else f"crmctl org apply {path} continues"
                 raise
             job.state = JobState.FINISHED
-            for step in steps_of(job):
-                plan.leave_copies(step.object, sorted(AppliedRecords.of([step]).surplus.items() - known.surplus.items()))
+            plan.leave_copies(dict(AppliedRecords.of(steps_of(job)).copies.items() - known.copies.items()))
         if map_file is not None:
             with whole_file(map_file, mode=0o600) as file:
-                file.write(jsontext.dumps(dict(sorted((id_map | known_ids(context)).items())), indent=0) + "\n")
+                file.write(jsontext.dumps(id_map | applied_records(context).ids, indent=0, sort_keys=True) + "\n")
     return plan
 
 
 def _settled(
-    context: BulkContext, stack: ExitStack, comparing: Callable[[], AbstractContextManager[Compared]], known: AppliedRecords
-) -> Compared:
+    context: BulkContext, stack: ExitStack, comparing: Callable[[], AbstractContextManager[OrgComparison]], known: AppliedRecords
+) -> OrgComparison:
     """Compare, again and again while the service's lists do not show records that crmctl has just created: the lists may be old.
 
     Records that are not listed a settle time after their creation were deleted.
     """
-    number = 0
-    while True:
-        number += 1
+    for number in count(1):
         with ExitStack() as unless_hidden:
-            compared, present = unless_hidden.enter_context(comparing())
-            hidden = [
-                row_id for kind in (*compared.right.objects, ACTIVITY_ROWS) for row_id in compared.tables.unpaired_ids(Side.RIGHT, kind)
-            ]
-            until = max((known.sent_at[row_id] for row_id in hidden if row_id in known.ids), default=0.0) + SETTLE_SECONDS
+            compared = unless_hidden.enter_context(comparing())
+            kinds = (*compared.folder.objects, ACTIVITY_ROWS)
+            hidden = known.ids.keys() & {row_id for kind in kinds for row_id in compared.unpaired_ids(Side.RIGHT, kind)}
+            until = max((known.sent_at[row_id] for row_id in hidden), default=0.0) + SETTLE_SECONDS
             wait = min(until - context.clock.now(), LOOKS.gap(number))
             if wait <= 0:
                 stack.push(unless_hidden.pop_all())
-                return compared, present
+                break
         if number == NOTED_LOOKS:
             context.listener.note(f"waiting up to {SETTLE_SECONDS:.0f} s for the service's lists to show what crmctl created")
         context.clock.sleep(wait)
+    return compared
 
 
 def _hold(stack: ExitStack, job: Journal) -> None:
@@ -220,28 +193,24 @@ def _read_map(path: Path | None) -> dict[str, str]:
 
 
 def plan_of(
-    compared: OrgComparison, unnamed: Mapping[str, str], max_changes: int | None, *, prune: bool, new: bool, takes_sections: bool
+    compared: OrgComparison, unsure: Mapping[str, str], max_changes: int | None, *, prune: bool, new: bool, takes_sections: bool
 ) -> ApplyPlan:
-    """Return what an apply would do. Records of the folder that are `unnamed` exist or may exist; the texts say why they are left.
-
-    Raises RejectedError.
-    """
+    """Return what an apply would do. `unsure`: why records of the folder are left that exist, or may exist. Raises RejectedError."""
     refuse_conflicts(compared.schema)
-    folder, tables = compared.right, compared.tables
+    folder = compared.folder
     object_order(folder)
-    coverage = [row for row in folder.manifest.coverage if not row.get("contained")]
-    plan = ApplyPlan(folder.path, compared.schema, coverage)
+    schema = [change for change in compared.schema if change.action in (ChangeAction.CREATE, ChangeAction.UPDATE)]
+    plan = ApplyPlan(folder.path, schema, [row for row in folder.manifest.coverage if not row.get("contained")])
     for slug in folder.objects:
-        lost = [source for source in tables.unpaired_ids(Side.RIGHT, slug) if source in unnamed]
+        lost = [source for source in compared.unpaired_ids(Side.RIGHT, slug) if source in unsure]
         if lost and prune:
-            raise RejectedError(f"{slug} {lost[0]}: {unnamed[lost[0]]}, so --prune might delete it", code="unmatched_records")
-        tables.leave_out(Side.RIGHT, slug, lost)
+            raise RejectedError(f"{slug} {lost[0]}: {unsure[lost[0]]}, so --prune might delete it", code="unmatched_records")
+        compared.leave_out(Side.RIGHT, slug, lost)
         for source in lost:
-            plan.leave(f"{slug} {source}", unnamed[source])
-        row = plan.records[slug] = _counted(compared, slug)
-        total = tables.count(Side.LEFT, slug)
-        row.delete = len(tables.unpaired_ids(Side.LEFT, slug)) if prune else 0
-        if row.create and total and not compared.lefts(slug) and not new and not tables.has_keys(slug):
+            plan.leave(f"{slug} {source}", unsure[source])
+        counts = plan.records[slug] = _counted(compared, slug, prune=prune)
+        total = compared.count(Side.LEFT, slug)
+        if counts["create"] and total and not compared.lefts(slug) and not new and not compared.has_keys(slug):
             raise RejectedError(
                 f"nothing tells which of the {total:,} records of {slug} in the service the folder means",
                 hint=f"--match {slug}=ATTR names an attribute that identifies them; --new creates the records all the same",
@@ -249,23 +218,23 @@ def plan_of(
             )
     for part in folder.parts:
         if part == "activities" or (takes_sections and f" {part}" in compared.kinds):
-            plan.others[part] = _counted(compared, f" {part}")
-        elif count := len(tables.unpaired_ids(Side.RIGHT, f" {part}")):
-            plan.leave(part, f"{count:,} that this service does not take or show")
+            plan.others[part] = _counted(compared, f" {part}", prune=False)
+        elif number := len(compared.unpaired_ids(Side.RIGHT, f" {part}")):
+            plan.leave(part, f"{number:,} that this service does not take or show")
     for slug, row_id, names in compared.open_references:
         plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to is not in the service")
     if max_changes is not None and plan.changes > max_changes:
-        raise RejectedError(
-            f"{plan.changes:,} changes, --max-changes says {max_changes:,}; nothing was sent", hint="--dry-run shows them",
-            code="unexpected_changes", details={"changes": plan.changes},
-        )  # fmt: skip
+        problem = f"{plan.changes:,} changes, --max-changes says {max_changes:,}; nothing was sent"
+        raise RejectedError(problem, hint="--dry-run shows them", code="unexpected_changes", details={"changes": plan.changes})
     return plan
 
 
-def _counted(compared: OrgComparison, kind: str) -> ObjectPlan:
-    create = len(compared.tables.unpaired_ids(Side.RIGHT, kind))
+def _counted(compared: OrgComparison, kind: str, *, prune: bool) -> dict[str, int]:
+    create = len(compared.unpaired_ids(Side.RIGHT, kind))
     update = sum(1 for _ in compared.updates(kind, strict=kind == ACTIVITY_ROWS))
-    return ObjectPlan(create, update, unchanged=compared.tables.count(Side.RIGHT, kind) - create - update)
+    delete = len(compared.unpaired_ids(Side.LEFT, kind)) if prune else 0
+    unchanged = compared.count(Side.RIGHT, kind) - create - update
+    return {"create": create, "update": update, "delete": delete, "unchanged": unchanged}
 
 
 def object_order(folder: OrgFolder) -> list[str]:
@@ -274,17 +243,17 @@ def object_order(folder: OrgFolder) -> list[str]:
     Raises RejectedError if required references form a cycle.
     """
     waiting, order = dict(folder.objects), list[str]()
-
-    def waits_for(slug: str) -> tuple[int, int]:
-        """Return how many required references and how many references lead to objects that are left."""
-        references = [
-            reference for reference in references_of(waiting[slug]).values() if reference.target in waiting and reference.target != slug
-        ]
-        return sum(reference.is_required for reference in references), len(references)
-
     while waiting:
-        chosen = min(waiting, key=waits_for)
-        if waits_for(chosen)[0]:
+        required = {
+            slug: [
+                reference.is_required
+                for reference in references_of(spec).values()
+                if reference.target in waiting and reference.target != slug
+            ]
+            for slug, spec in waiting.items()
+        }
+        chosen = min(waiting, key=lambda slug: (sum(required[slug]), len(required[slug])))
+        if any(required[chosen]):
             problem = f"required references form a cycle: {', '.join(waiting)}; no record of them can be created first"
             raise RejectedError(problem, code="required_cycle")
         order.append(chosen)
@@ -298,51 +267,50 @@ class _Run:
 
     context: BulkContext
     compared: OrgComparison
-    present: Present
     job: Journal
     plan: ApplyPlan
     settle: float
 
     def carry_out(self, *, prune: bool) -> None:
         self._schema()
-        order, tables = object_order(self.compared.right), self.compared.tables
+        compared, order = self.compared, object_order(self.compared.folder)
         for slug in order:
             self._create(slug)
         for slug in order:
-            rows = ({"id": change.id, **values} for change, values in self.compared.updates(slug, strict=True))
+            rows = ({"id": change.id, **values} for change, values in compared.updates(slug))
             if (first := next(rows, None)) is not None:
                 self._import(begin_step(self.job, "update", slug), chain([first], rows))
         for section in SECTIONS:
             self._send_entries(section)
-        if "members" in self.plan.others and self.plan.others["members"].create:
-            self.compared.match_users(read_sections(self.context, ("members",))[0]["members"].values())
+        if self.plan.others.get("members", {}).get("create"):
+            compared.match_users(read_sections(self.context, ("members",))[0]["members"].values())
         self._name_doubtful_activities()
         self._send_entries("activities")
         for slug in reversed(order) if prune else ():
             self._delete(slug)
-        for activity_id in tables.unpaired_ids(Side.LEFT, ACTIVITY_ROWS) if prune else ():
+        for activity_id in compared.unpaired_ids(Side.LEFT, ACTIVITY_ROWS) if prune else ():
             self.plan.leave(f"activity {activity_id}", "only in the service; --prune deletes records, not activities")
-        for slug, row_id, names in tables.cut_unpaired_links(inside=True):
+        for slug, row_id, names in compared.cut_unpaired_links(inside=True):
             self.plan.leave(f"{slug} {row_id}", f"{', '.join(names)}: the record it refers to was not created")
 
     def _schema(self) -> None:
-        if changes := self.plan.schema_changes:
+        if changes := self.plan.schema:
             created = [[change.object, change.attribute] for change in changes if change.action is ChangeAction.CREATE]
             begin_step(self.job, "schema", "").note("", made=created)
-            folder, service = self.compared.right, self.context.service
-            apply_schema(service, folder.schema, self.compared.schema, self.present, lambda _: None)
-            self.present = read_service(service, list(folder.objects))
+            folder, service = self.compared.folder, self.context.service
+            apply_schema(service, folder.schema, self.compared.schema, self.compared.present, lambda _: None)
+            self.compared.present = read_service(service, list(folder.objects))
 
     def _create(self, slug: str) -> None:
         """Create the records of an object without references to records that do not exist yet: those follow as updates."""
-        tables, deferred = self.compared.tables, set[str]()
-        sources = tables.unpaired_ids(Side.RIGHT, slug)
+        compared, deferred = self.compared, set[str]()
+        sources = compared.unpaired_ids(Side.RIGHT, slug)
         if not sources:
             return
 
         def rows() -> Iterator[Json]:
-            for source, data in tables.unpaired(Side.RIGHT, slug):
-                translated, left_out = self.compared.translated(slug, data, strict=True)
+            for source, data in compared.unpaired(Side.RIGHT, slug):
+                translated, left_out = compared.translated(slug, data, strict=True)
                 if left_out:
                     deferred.add(source)
                 yield translated
@@ -352,27 +320,27 @@ class _Run:
         self._import(step, rows())
         step.name_rows(self.context)
         created = AppliedRecords.of([step])
-        ids = created.ids
-        for source in sorted(created.unnamed):
-            self.plan.leave(f"{slug} {source}", UNNAMED)
-        self.compared.pair(slug, ids)
-        for source in deferred & ids.keys():
-            data, references = tables.data(Side.RIGHT, slug, source), tables.references[slug]
-            tables.add(Side.LEFT, OrgRow(slug, ids[source], {name: value for name, value in data.items() if name not in references}))
+        for source, why in sorted(created.unsure.items()):
+            self.plan.leave(f"{slug} {source}", why)
+        compared.pair(slug, created.ids)
+        for source in deferred & created.ids.keys():
+            data, references = compared.data(Side.RIGHT, slug, source), compared.references[slug]
+            values = {name: value for name, value in data.items() if name not in references}
+            compared.add(Side.LEFT, OrgRow(slug, created.ids[source], values))
 
     def _import(self, step: OrgStep, rows: Iterable[Json]) -> None:
         request = ImportRequest(
-            object=self.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind, again=True,
-            mirror="never", on_error="continue", capture_ids=True, settle=self.settle, keeps_overwritten=step.kind == "update",
+            object=self.compared.present.objects[step.object].id, file=f"records/{step.object}.jsonl", rows=rows, mode=step.kind,
+            again=True, mirror="never", on_error="continue", capture_ids=True, settle=self.settle,
+            keeps_overwritten=step.kind == "update",
         )  # fmt: skip
         raise_unfinished(import_records(step.context(self.context), request), str(self.plan.folder))
         self._conclude(step)
 
     def _delete(self, slug: str) -> None:
-        ids = self.compared.tables.unpaired_ids(Side.LEFT, slug)
-        if ids:
+        if ids := self.compared.unpaired_ids(Side.LEFT, slug):
             step = begin_step(self.job, "delete", slug)
-            request = DeleteRequest(self.present.objects[slug].id, Selection(ids=ids, verb="delete"))
+            request = DeleteRequest(self.compared.present.objects[slug].id, Selection(ids=ids, verb="delete"))
             deletion = delete(step.context(self.context), request, lambda _: None)
             with suppress(PartialError):
                 deletion.raise_for_error()
@@ -386,14 +354,14 @@ class _Run:
 
     def _send_entries(self, section: str) -> None:
         """Create and change activities, or the entries of a section, one request each."""
-        kind, tables = f" {section}", self.compared.tables
-        entries: list[tuple[str, str | None]] = [(source, None) for source in tables.unpaired_ids(Side.RIGHT, kind)]
-        entries += [(str(change.other_id), change.id) for change, _ in self.compared.updates(kind, strict=section == "activities")]
+        kind, compared = f" {section}", self.compared
+        entries: list[tuple[str, str | None]] = [(source, None) for source in compared.unpaired_ids(Side.RIGHT, kind)]
+        entries += [(str(change.other_id), change.id) for change, _ in compared.updates(kind)]
         if section not in self.plan.others or not entries:
             return
         step = begin_step(self.job, "entries", section)
         for source, target_id in entries:
-            data, left_out = self.compared.translated(kind, tables.data(Side.RIGHT, kind, source), strict=True)
+            data, left_out = compared.translated(kind, compared.data(Side.RIGHT, kind, source), strict=True)
             for name in left_out:
                 self.plan.leave(f"{section} {source}", f"{name} is not in the service")
             try:
@@ -403,17 +371,14 @@ class _Run:
 
     def _send_entry(self, step: OrgStep, source: str, target_id: str | None, data: Json) -> None:
         """Send an entry or activity. The note that precedes it lets an undo find it if the program ends before the answer."""
-        section, entry_id, before = step.object, target_id, None
-        if section == "activities":
-            pairs = [link.split("/", 1) for link in data.pop("links", ())]
-            linked = [{"objectId": self.present.objects[slug].id, "recordId": record_id} for slug, record_id in pairs]
-            sent = data | ({"linkedRecords": linked} if linked else {})
-            before = None if target_id is None else current_entry(self.context, section, target_id, sent)
+        if step.object == "activities":
+            entry_id, sent = target_id, activity_to_send(data, self.compared.present)
+            before = None if target_id is None else current_entry(self.context, step.object, target_id, sent)
         else:
-            entry_id, before = source, None if target_id is None else self.compared.entries[section][target_id]
-            sent = to_send(section, data, before)
+            entry_id, before = source, None if target_id is None else self.compared.entries[step.object][target_id]
+            sent = to_send(step.object, data, before)
         step.note(source, id=entry_id, sent=sent, before=before, at=self.context.clock.now())
-        entry_id, stored = send_entry(self.context, section, entry_id, sent, self.compared.right.path)
+        entry_id, stored = send_entry(self.context, step.object, entry_id, sent, self.compared.folder.path)
         step.note(source, id=entry_id, sent=stored, before=before, at=self.context.clock.now())
 
     def _name_doubtful_activities(self) -> None:
@@ -423,4 +388,4 @@ class _Run:
             for source, note in step.notes().items() if step.object == "activities" else ():
                 if note["id"] is None and source in pairs:
                     sent = current_entry(self.context, "activities", pairs[source], note["sent"])
-                    step.note(source, id=pairs[source], sent=sent, before=None)
+                    step.note(source, **{**note, "id": pairs[source], "sent": sent})

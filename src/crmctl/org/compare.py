@@ -1,24 +1,27 @@
-"""Check folders, and find the differences between a folder and a service, or between two folders."""
+"""Tell a folder from a service, or from another folder: rows of both sides in a temporary database, their pairs and differences."""
 
 from __future__ import annotations
 
-import io
 import os
+import re
+import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field
+from enum import IntEnum
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import RejectedError, UsageError
+from crmctl.files.whole_files import Spill
 from crmctl.frozen import frozen
 from crmctl.match.keys import key_rule
+from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType, Object
@@ -34,20 +37,264 @@ from crmctl.org.folder import (
     file_facts,
     references_of,
 )
-from crmctl.org.pull import Organization, object_option, sync_organization
-from crmctl.org.sections import Entries, fetch_file, portable
-from crmctl.org.tables import ANY, USERS, OrgTables, Side
+from crmctl.org.organization import Entries, Organization, fetch_file, portable, sync_organization
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
 from crmctl.schema.schema_document import Present, SchemaDocument
-from crmctl.values.object_spec import TARGET, AttributeSpec
+from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec
 from crmctl.write.effect import alike
 
 MOST_PROBLEMS = 100
 FILE_ROWS = f" {FILES}"
 EMAIL = Attribute(id="email", slug="email", type=AttributeType.EMAIL)
+UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+USERS, ANY = " users", " any"
+"""Targets of references besides objects: user ids of members, and records of an unnamed object."""
 
 KeyOf = Callable[[OrgRow], str | None]
 """Returns the key of a row."""
+
+NewId = Callable[[str, str, str], str | None]
+"""Returns the new id for the name of a reference, its target and its id; None leaves the reference out."""
+
+
+class Side(IntEnum):
+    """`LEFT` is compared with `RIGHT`: what is there with what shall be there."""
+
+    LEFT = 0
+    RIGHT = 1
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------------------------
+
+
+class OrgTables(Spill):
+    """Rows of both sides; `pair` joins rows that mean the same."""
+
+    TABLES = """
+    CREATE TABLE item (
+        side INTEGER, kind TEXT, id TEXT, place TEXT, data TEXT NOT NULL, key TEXT, PRIMARY KEY (side, kind, id)
+    ) WITHOUT ROWID;
+    CREATE INDEX item_key ON item (side, kind, key) WHERE key IS NOT NULL;
+    CREATE TABLE link (side INTEGER, kind TEXT, item TEXT, name TEXT, target TEXT, id TEXT);
+    CREATE TABLE pair (kind TEXT, left TEXT, right TEXT, PRIMARY KEY (kind, left), UNIQUE (kind, right)) WITHOUT ROWID;
+    CREATE TABLE known (left TEXT, right TEXT);
+    CREATE INDEX known_left ON known (left);
+    CREATE TABLE chosen (kind TEXT, id TEXT, reference TEXT, PRIMARY KEY (kind, id)) WITHOUT ROWID;
+    """
+    CACHE_KIB = 16_000
+
+    def __init__(self, objects: Iterable[ObjectSpec]) -> None:
+        """`objects`: those of the folder, or those to pull. Only their references count, and those of activities and entries."""
+        super().__init__()
+        self._lefts: dict[str, dict[str, str]] = {}
+        self.references = {spec.slug: {name: attribute.target or "" for name, attribute in references_of(spec).items()} for spec in objects}
+        self._objects = jsontext.dumps([*self.references])
+
+    def moved(self, kind: str, data: Json, new: NewId) -> tuple[Json, list[str]]:
+        """Return a row with plain new ids, and what was left out: names of attributes, links and participants of activities."""
+        if kind == ACTIVITY_ROWS:
+            return _moved_activity(data, new)
+        if kind not in self.references:  # entries name records anywhere in their texts
+            return jsontext.loads(UUID.sub(lambda match: new("", ANY, match[0]) or match[0], jsontext.dumps(data))), []
+        moved, lost = dict(data), []
+        for name, target in self.references[kind].items():
+            if (value := ids_only(data.get(name))) is None:
+                continue
+            listed = value if isinstance(value, list) else [value]
+            kept = [moved_id for item in listed if (moved_id := new(name, target, str(item))) is not None]
+            if len(kept) < len(listed):
+                lost.append(name)
+            moved[name] = kept if isinstance(value, list) and (kept or not listed) else kept[0] if kept else None
+            if moved[name] is None:
+                del moved[name]
+        return moved, lost
+
+    def add(self, side: Side, row: OrgRow, key: str | None = None) -> str | None:
+        """Add a row with its references; return the place of the row that already has its id."""
+        links = list[tuple[str, str, str]]()
+        data, _ = self.moved(row.kind, row.data, lambda *link: links.append(link) or link[2])  # type: ignore[func-returns-value]
+        values = (side, row.kind, row.id, row.place, jsontext.dumps(data), key)
+        if not self._db.execute("INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?, ?)", values).rowcount:
+            return str(self._db.execute("SELECT place FROM item WHERE side = ? AND kind = ? AND id = ?", values[:3]).fetchone()[0])
+        self._db.executemany("INSERT INTO link VALUES (?, ?, ?, ?, ?, ?)", ((*values[:3], *link) for link in links))
+        return None
+
+    def leave_out(self, side: Side, kind: str, ids: Iterable[str]) -> None:
+        """Remove rows with their references."""
+        values = (side, kind, jsontext.dumps([*ids]))
+        for table, column in (("item", "id"), ("link", "item")):
+            self._db.execute(f"DELETE FROM {table} WHERE side = ? AND kind = ? AND {column} IN (SELECT value FROM json_each(?))", values)
+
+    def rows(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
+        for row_id, data in self._db.execute("SELECT id, data FROM item WHERE side = ? AND kind = ? ORDER BY id", (side, kind)):
+            yield row_id, jsontext.loads(data)
+
+    def data(self, side: Side, kind: str, row_id: str) -> Json:
+        query = "SELECT data FROM item WHERE side = ? AND kind = ? AND id = ?"
+        data: Json = jsontext.loads(self._db.execute(query, (side, kind, row_id)).fetchone()[0])
+        return data
+
+    def count(self, side: Side, kind: str) -> int:
+        return int(self._db.execute("SELECT COUNT(*) FROM item WHERE side = ? AND kind = ?", (side, kind)).fetchone()[0])
+
+    # -- references ------------------------------------------------------------------------------------------------------------------
+
+    def open_links(self, side: Side) -> Iterator[tuple[str, str, str, str]]:
+        """Yield place, name, target and id of each reference to a record that the side lacks, although it has the object."""
+        origin = "link l JOIN item o ON o.side = l.side AND o.kind = l.kind AND o.id = l.item"
+        yield from self._db.execute(f"SELECT place, name, target, l.id FROM {origin} WHERE {_OPEN} ORDER BY target", (side, self._objects))
+
+    def cut_open_links(self, side: Side, *, is_subset: bool) -> Counter[str]:
+        """Leave out those references, in a subset also its unknown participants; return their number by kind of row."""
+        condition = f"{_OPEN} OR {_UNKNOWN_PERSON}" if is_subset else _OPEN
+        return Counter(kind for kind, _, names in self._cut(condition, side) for _ in names)
+
+    def cut_unpaired_links(self, *, inside: bool = False) -> Iterator[tuple[str, str, list[str]]]:
+        """Leave out references of records in the folder that the other side does not have; yield kind, id and names of the references.
+
+        `inside`: those to objects of the folder, instead of to others.
+        """
+        unpaired = "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = l.target AND p.right = l.id)"
+        condition = f"l.side = ?1 AND l.kind IN {_OBJECTS} AND l.target {'IN' if inside else 'NOT IN'} {_OBJECTS} AND {unpaired}"
+        return self._cut(condition, Side.RIGHT)
+
+    def _cut(self, condition: str, side: Side) -> Iterator[tuple[str, str, list[str]]]:
+        query = f"SELECT l.kind, l.item, l.name, l.target, l.id FROM link l WHERE {condition} ORDER BY l.kind, l.item"
+        for (kind, row_id), links in groupby(self._db.execute(query, (side, self._objects)).fetchall(), lambda link: (link[0], link[1])):
+            gone = {link[2:] for link in links}
+            row_data = self.data(side, kind, row_id)
+            data, _ = self.moved(kind, row_data, lambda *link, gone=gone: None if link in gone else link[2])
+            values = (jsontext.dumps(data), side, kind, row_id)
+            self._db.execute("UPDATE item SET data = ? WHERE side = ? AND kind = ? AND id = ?", values)
+            yield kind, row_id, sorted(name for name, _, _ in gone)
+
+    def keep_only(self, roots: Iterable[tuple[str, str]]) -> dict[str, int]:
+        """Keep these records of the left side, every record they refer to, and activities linked to them.
+
+        Return how many records each reference added.
+        """
+        self._db.execute("CREATE INDEX link_item ON link (side, kind, item)")
+        follow = (
+            "WITH RECURSIVE reached (kind, id, reference) AS "
+            "(SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), '' FROM json_each(?) "
+            "UNION SELECT i.kind, i.id, r.kind || '.' || l.name FROM reached r "
+            "CROSS JOIN link l ON l.side = 0 AND l.kind = r.kind AND l.item = r.id "  # CROSS: not every link in each round
+            "JOIN item i ON i.side = 0 AND i.kind = l.target AND i.id = l.id) "
+            "INSERT INTO chosen SELECT kind, id, MIN(reference) FROM reached GROUP BY kind, id"
+        )
+        self._db.execute(follow, (jsontext.dumps(list(roots)),))
+        is_chosen = "EXISTS (SELECT 1 FROM chosen c WHERE c.kind = item.kind AND c.id = item.id)"
+        links = (
+            "link l JOIN chosen c ON c.kind = l.target AND c.id = l.id WHERE l.side = item.side AND l.kind = item.kind AND l.item = item.id"
+        )
+        has_item = "EXISTS (SELECT 1 FROM item i WHERE i.side = link.side AND i.kind = link.kind AND i.id = link.item)"
+        self._db.execute(f"DELETE FROM item WHERE kind NOT LIKE ' %' AND NOT {is_chosen}")
+        self._db.execute(f"DELETE FROM item WHERE kind = ? AND NOT EXISTS (SELECT 1 FROM {links})", (ACTIVITY_ROWS,))
+        self._db.execute(f"DELETE FROM link WHERE NOT {has_item}")
+        return dict(self._db.execute("SELECT reference, COUNT(*) FROM chosen WHERE reference <> '' GROUP BY reference"))
+
+    # -- matching --------------------------------------------------------------------------------------------------------------------
+
+    def match_ids(self, id_map: Mapping[str, str]) -> None:
+        """Pair rows, and records that only references name: by id, else by known pairs (left ids by right ids)."""
+        self._db.executemany("INSERT INTO known (right, left) VALUES (?, ?)", id_map.items())
+        outside = "SELECT target, id FROM link WHERE side = 1 AND target NOT IN (SELECT value FROM json_each(?))"
+        named = f"(SELECT kind, id FROM item WHERE side = 1 UNION {outside}) r ON r.kind = l.kind AND r.id"
+        for query in (f"item l JOIN {named} = l.id", f"item l JOIN known k ON k.left = l.id JOIN {named} = k.right"):
+            self._db.execute(f"INSERT OR IGNORE INTO pair SELECT l.kind, l.id, r.id FROM {query} WHERE l.side = 0", (self._objects,))
+
+    def match_keys(self, kind: str) -> None:
+        """Pair the other rows of a kind by their keys. Raises RejectedError for a key that several rows have."""
+        same = "l.kind = r.kind AND l.kind = ? AND l.side = 0 AND r.side = 1"
+        free = (
+            "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = l.kind AND p.left = l.id) AND "
+            "NOT EXISTS (SELECT 1 FROM pair p WHERE p.kind = r.kind AND p.right = r.id)"
+        )
+        by_key = f"item l JOIN item r ON {same} AND l.key = r.key WHERE {free}"
+        for side, other in (("r", "the service"), ("l", "the folder")):
+            query = f"SELECT {side}.place, COUNT(*) FROM {by_key} GROUP BY {side}.id HAVING COUNT(*) > 1 LIMIT 1"
+            if (twice := self._db.execute(query, (kind,)).fetchone()) is not None:
+                raise RejectedError(
+                    f"{twice[0] or kind}: {twice[1]} records of {other} have its key, so crmctl cannot tell which is meant",
+                    hint="merge them first (crmctl bulk dedupe), or --match OBJECT=ATTR with another attribute",
+                    code="ambiguous_key",
+                )
+        self._db.execute(f"INSERT INTO pair SELECT l.kind, l.id, r.id FROM {by_key}", (kind,))
+
+    def key_activities(self, translate: Callable[[Json], Json]) -> None:
+        """Set the content of each activity as its key, with its number among equal ones."""
+        names, seen = ("title", "summary", "activityDate", "links"), Counter[tuple[Side, str]]()
+        for side in Side:
+            for activity_id, data in [*self.rows(side, ACTIVITY_ROWS)]:
+                document = data if side is Side.LEFT else translate(data)
+                content = jsontext.dumps([document.get(name) for name in names])
+                seen[side, content] += 1
+                values = (f"{content}{seen[side, content]}", side, ACTIVITY_ROWS, activity_id)
+                self._db.execute("UPDATE item SET key = ? WHERE side = ? AND kind = ? AND id = ?", values)
+
+    def pair(self, kind: str, lefts: Mapping[str, str]) -> None:
+        """Pair rows: left ids by right ids."""
+        self._db.executemany("INSERT OR IGNORE INTO pair VALUES (?, ?, ?)", ((kind, left_id, right) for right, left_id in lefts.items()))
+        self.lefts(kind).update(lefts)
+
+    def lefts(self, kind: str) -> dict[str, str]:
+        """Map the right ids of a kind to left ids."""
+        if kind not in self._lefts:
+            self._lefts[kind] = dict(self._db.execute("SELECT right, left FROM pair WHERE kind = ?", (kind,)))
+        return self._lefts[kind]
+
+    def has_keys(self, kind: str) -> bool:
+        """Whether a row of the folder has a key."""
+        query = "SELECT 1 FROM item WHERE side = 1 AND kind = ? AND key IS NOT NULL LIMIT 1"
+        return self._db.execute(query, (kind,)).fetchone() is not None
+
+    def pairs(self, kind: str) -> Iterator[tuple[str, Json, str, Json]]:
+        """Yield id and data of both sides of each pair, in the order of the right ids."""
+        query = (
+            "SELECT l.id, l.data, r.id, r.data FROM pair p JOIN item l ON l.side = 0 AND l.kind = p.kind AND l.id = p.left "
+            "JOIN item r ON r.side = 1 AND r.kind = p.kind AND r.id = p.right WHERE p.kind = ? ORDER BY r.id"
+        )
+        for left_id, before, right, after in self._db.execute(query, (kind,)):
+            if before != after or left_id != right:
+                yield left_id, jsontext.loads(before), right, jsontext.loads(after)
+
+    def unpaired(self, side: Side, kind: str) -> Iterator[tuple[str, Json]]:
+        """Yield id and data of the rows that only one side has."""
+        for row_id, data in self._db.execute(f"SELECT id, data {_UNPAIRED[side]}", (side, kind)):
+            yield row_id, jsontext.loads(data)
+
+    def unpaired_ids(self, side: Side, kind: str) -> list[str]:
+        return [row_id for (row_id,) in self._db.execute(f"SELECT id {_UNPAIRED[side]}", (side, kind))]
+
+
+_UNPAIRED = {
+    side: "FROM item WHERE side = ? AND kind = ? AND NOT EXISTS "
+    f"(SELECT 1 FROM pair WHERE pair.kind = item.kind AND pair.{column} = item.id) ORDER BY id"
+    for side, column in ((Side.LEFT, "left"), (Side.RIGHT, "right"))
+}
+_OBJECTS = "(SELECT value FROM json_each(?2))"
+_LACKS = "NOT EXISTS (SELECT 1 FROM item i WHERE i.side = l.side AND i.id = l.id AND i.kind"
+_OPEN = f"l.side = ?1 AND l.target IN {_OBJECTS} AND {_LACKS} = l.target)"
+_UNKNOWN_PERSON = f"l.side = ?1 AND l.target = '{ANY}' AND {_LACKS} IN {_OBJECTS})"
+
+
+def _moved_activity(data: Json, new: NewId) -> tuple[Json, list[str]]:
+    links = {link: new("links", *link.split("/", 1)) for link in data.get("links", ())}
+    people = [
+        (person, new("participants", USERS if person["type"] == "user" else ANY, str(person["id"])))
+        for person in data.get("participants", ())
+    ]
+    listed = {
+        "participants": sorted((person | {"id": new_id} for person, new_id in people if new_id is not None), key=jsontext.dumps),
+        "links": sorted(f"{link.partition('/')[0]}/{new_id}" for link, new_id in links.items() if new_id is not None),
+    }
+    lost = [link for link, new_id in links.items() if new_id is None]
+    lost += [f"participant {person['id']}" for person, new_id in people if new_id is None]
+    plain = {name: value for name, value in data.items() if name not in listed}
+    return plain | {name: value for name, value in listed.items() if value}, lost
+
+
+# -- differences ---------------------------------------------------------------------------------------------------------------------
 
 
 @frozen
@@ -65,52 +312,48 @@ class OrgChange:
         return {"change": self.change, "object": self.object, "id": self.id, "otherId": self.other_id, "values": self.values}
 
 
-@dataclass
-class OrgComparison:
-    """Two sides of which `right` is the folder that shall be. `kinds`: the rows besides records that both sides show.
+class OrgComparison(OrgTables):
+    """Two sides, of which the right one is the folder that shall be.
 
-    `entries`: those of the service. `open_references`: slug, id and attributes of records in the folder that refer to records of other
-    objects, unknown to the service. `is_exact`: values that mean the same differ if they are written differently.
+    `schema`: what separates the `present` one of the left side. `kinds`: the rows besides records that both sides show. `entries`: those of
+    the service. `open_references`: slug, id and attributes of records in the folder that refer to records of other objects, unknown to the
+    service. `is_exact`: values that mean the same differ if they are written differently.
     """
 
-    tables: OrgTables
-    right: OrgFolder
     schema: list[SchemaChange]
-    kinds: Sequence[str]
-    entries: Entries = field(default_factory=dict)
+    present: Present
+    entries: Entries
     open_references: Sequence[tuple[str, str, list[str]]] = ()
-    is_exact: bool = False
-    _lefts: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    @cached_property
-    def _attributes(self) -> Mapping[str, Mapping[str, Attribute]]:
-        return {**present_of(self.right.schema).attributes, MEMBER_ROWS: {"email": EMAIL}}
+    def __init__(self, folder: OrgFolder, matches: Iterable[str], *, is_exact: bool = False) -> None:
+        """`matches`: options OBJECT=ATTR that replace the keys of the folder's settings. Raises UsageError for wrong ones."""
+        super().__init__(folder.schema.objects)
+        self.folder = folder
+        self.is_exact = is_exact
+        self.kinds: Sequence[str] = (ACTIVITY_ROWS, *SECTION_ROWS)
+        attributes = present_of(folder.schema).attributes
+        chosen = dict(object_option(folder.objects, text, "=", "--match OBJECT=ATTR, for example people=email") for text in matches)
+        keys = {slug: key for slug, key in {**folder.settings.keys, **chosen}.items() if slug in attributes}
+        self._rules = {slug: key_rule([key], [*attributes[slug].values()], "--match") for slug, key in keys.items()}
+        self._attributes = {**attributes, MEMBER_ROWS: {"email": EMAIL}}
+
+    def key(self, row: OrgRow) -> str | None:
+        return self._rules[row.kind].key(row.data) if row.kind in self._rules else None
 
     def match(self, id_map: Mapping[str, str], members: Iterable[Json]) -> None:
         """Pair rows by id, known pair or key; activities also by content, entries by name. `members`: those of the left side."""
         self.match_users(members)
-        self.tables.match(id_map)
-        for slug in self.right.objects:
-            self.tables.match_keys(slug)
-        self.tables.key_activities(lambda data: self.translated(ACTIVITY_ROWS, data)[0])
-        self.tables.match_keys(ACTIVITY_ROWS)
+        self.match_ids(id_map)
+        for slug in self.folder.objects:
+            self.match_keys(slug)
+        self.key_activities(lambda data: self.translated(ACTIVITY_ROWS, data)[0])
+        self.match_keys(ACTIVITY_ROWS)
 
     def match_users(self, members: Iterable[Json]) -> None:
         """Pair users by the e-mail addresses of the members."""
         users = {entry_id("members", member): member["userId"] for member in members}
-        rows = [*self.right.entries("members")]
+        rows = self.folder.entries("members")
         self._lefts[USERS] = {str(row.data.get("userId")): users[row.id] for row in rows if row.id in users}
-
-    def lefts(self, kind: str) -> dict[str, str]:
-        """Map ids of the folder to ids of the other side."""
-        if kind not in self._lefts:
-            self._lefts[kind] = self.tables.lefts(kind)
-        return self._lefts[kind]
-
-    def pair(self, kind: str, lefts: Mapping[str, str]) -> None:
-        """Pair rows that were created: ids of the other side by ids of the folder."""
-        self.tables.pair(kind, lefts)
-        self.lefts(kind).update(lefts)
 
     def translated(self, kind: str, data: Json, *, strict: bool = False) -> tuple[Json, list[str]]:
         """Return a row of the folder with the ids of the other side, and names of what was left out.
@@ -119,38 +362,40 @@ class OrgComparison:
         """
 
         def new(_: str, target: str, record_id: str) -> str | None:
-            kinds = self.right.objects if target == ANY else (target,)
+            kinds = self.folder.objects if target == ANY else (target,)
             left_id = next((paired for target_kind in kinds if (paired := self.lefts(target_kind).get(record_id)) is not None), None)
             return left_id if left_id is not None or strict else record_id
 
-        return self.tables.moved(kind, data, new)
+        return self.moved(kind, data, new)
 
     def changed(self, kind: str, *, strict: bool = False) -> Iterator[OrgChange]:
         """Yield the pairs that differ. `strict` is that of `translated`."""
-        for left_id, before, right, after in self.tables.pairs(kind):
-            expected = self.translated(kind, after, strict=strict)[0]
-            names = [name for name in {**before, **expected} if not self._alike(kind, name, expected.get(name), before.get(name))]
-            if names:
-                yield OrgChange("changed", kind.strip(), left_id, right, {name: [before.get(name), expected.get(name)] for name in names})
+        attributes = {} if self.is_exact else self._attributes.get(kind, {})
+        for left_id, before, right, after in self.pairs(kind):
+            values = {name: [before.get(name), value] for name, value in self.translated(kind, after, strict=strict)[0].items()}
+            values = {name: [value, None] for name, value in before.items() if name not in values} | values
+            values = {name: pair for name, pair in values.items() if not _alike(attributes.get(name), *pair)}
+            if values:
+                yield OrgChange("changed", kind.strip(), left_id, right, values)
 
-    def updates(self, kind: str, *, strict: bool) -> Iterator[tuple[OrgChange, Json]]:
+    def updates(self, kind: str, *, strict: bool = True) -> Iterator[tuple[OrgChange, Json]]:
         """Yield the pairs that an apply changes, each with the values that the folder holds: apply clears nothing."""
         for change in self.changed(kind, strict=strict):
             if values := {name: after for name, (_, after) in change.values.items() if after is not None}:
                 yield change, values
 
-    def _alike(self, kind: str, name: str, expected: Any, current: Any) -> bool:
-        attribute = None if self.is_exact else self._attributes.get(kind, {}).get(name)
-        return bool(expected == current) or (attribute is not None and expected is not None and alike(attribute, expected, current))
-
     def changes(self, *, strict: bool = False) -> Iterator[OrgChange]:
         """Yield every difference of records, activities and entries."""
-        for kind in (*self.right.objects, *self.kinds):
-            for row_id, data in self.tables.unpaired(Side.RIGHT, kind):
+        for kind in (*self.folder.objects, *self.kinds):
+            for row_id, data in self.unpaired(Side.RIGHT, kind):
                 yield OrgChange("added", kind.strip(), row_id, None, {name: [None, value] for name, value in data.items()})
-            for row_id, data in self.tables.unpaired(Side.LEFT, kind):
+            for row_id, data in self.unpaired(Side.LEFT, kind):
                 yield OrgChange("removed", kind.strip(), row_id, None, {name: [value, None] for name, value in data.items()})
             yield from self.changed(kind, strict=strict)
+
+
+def _alike(attribute: Attribute | None, current: Any, expected: Any) -> bool:
+    return bool(expected == current) or (attribute is not None and expected is not None and alike(attribute, expected, current))
 
 
 def present_of(schema: SchemaDocument) -> Present:
@@ -166,12 +411,14 @@ def present_of(schema: SchemaDocument) -> Present:
     )
 
 
-def keys_of(folder: OrgFolder, matches: Iterable[str]) -> KeyOf:
-    """Return how to take the key of a record, from `matches` (OBJECT=ATTR) or the folder's settings. Raises UsageError."""
-    chosen = dict(object_option(folder.objects, text, "=", "--match OBJECT=ATTR, for example people=email") for text in matches)
-    attributes, keys = present_of(folder.schema).attributes, {**folder.settings.keys, **chosen}
-    rules = {slug: key_rule([key], [*attributes[slug].values()], "--match") for slug, key in keys.items() if slug in attributes}
-    return lambda row: rules[row.kind].key(row.data) if row.kind in rules else None
+def object_option(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:
+    """Return the object that an option names, and the rest. Raises UsageError."""
+    slug, operator, rest = text.partition(sign)
+    if not operator:
+        raise UsageError(f"{text!r} is not {form}")
+    if slug not in objects:
+        raise UsageError(f"{text!r}: there is no object {slug!r}", hint=f"objects: {', '.join(objects)}", code="unknown_object")
+    return slug, rest
 
 
 # -- reading folders -----------------------------------------------------------------------------------------------------------------
@@ -235,12 +482,10 @@ def folders_compared(
     before: OrgFolder, after: OrgFolder, matches: Iterable[str], id_map: Mapping[str, str] | None = None, *, is_exact: bool = False
 ) -> Iterator[OrgComparison]:
     """Compare two folders. `id_map` maps ids of the second to ids of the first; `is_exact` is that of the comparison."""
-    key = keys_of(after, matches)
-    with OrgTables(after.schema.objects) as tables:
-        check_folder(tables, Side.LEFT, before, key, edited=True)
-        check_folder(tables, Side.RIGHT, after, key, edited=True)
-        schema = compare(after.schema, present_of(before.schema), prune=True)
-        compared = OrgComparison(tables, after, schema, (ACTIVITY_ROWS, *SECTION_ROWS), is_exact=is_exact)
+    with OrgComparison(after, matches, is_exact=is_exact) as compared:
+        check_folder(compared, Side.LEFT, before, compared.key, edited=True)
+        check_folder(compared, Side.RIGHT, after, compared.key, edited=True)
+        compared.schema = compare(after.schema, present_of(before.schema), prune=True)
         compared.match(id_map or {}, [row.data for row in before.entries("members")])
         yield compared
 
@@ -248,30 +493,28 @@ def folders_compared(
 @contextmanager
 def service_compared(
     context: BulkContext, folder: OrgFolder, matches: Iterable[str], id_map: Mapping[str, str], *, edited: bool = False
-) -> Iterator[tuple[OrgComparison, Present]]:
-    """Compare a folder with the service, which is synced first, and yield also the schema of the service.
+) -> Iterator[OrgComparison]:
+    """Compare a folder with the service, which is synced first.
 
     `id_map` maps ids of the folder to ids of the service. Raises RejectedError for a damaged folder before the first request.
     """
-    key = keys_of(folder, matches)
-    with OrgTables(folder.schema.objects) as tables, ExitStack() as stack:
-        check_folder(tables, Side.RIGHT, folder, key, edited=edited)
+    with OrgComparison(folder, matches) as compared:
+        check_folder(compared, Side.RIGHT, folder, compared.key, edited=edited)
         slugs = {*folder.objects, *(reference.target for spec in folder.objects.values() for reference in references_of(spec).values())}
-        organization = sync_organization(
-            context, lambda every: [crm_object for crm_object in every if crm_object.slug in slugs], folder.parts
-        )
-        stack.enter_context(organization.copy)
-        _refuse_excluded(organization, folder)
-        files = {*tables.unpaired_ids(Side.RIGHT, FILE_ROWS)}
-        for row in organization.rows():
-            if row.kind == FILE_ROWS and row.id in files:
-                row = row._replace(data=fetch_file(context, organization.entries[FILES][row.id]))
-            tables.add(Side.LEFT, row, key(row))
-        kinds = (ACTIVITY_ROWS, *(f" {section}" for section in organization.entries))
-        compared = OrgComparison(tables, folder, compare(folder.schema, organization.present), kinds, organization.entries)
+        organization = sync_organization(context, lambda every: [some for some in every if some.slug in slugs], folder.parts)
+        with organization.copy:
+            _refuse_excluded(organization, folder)
+            files = {*compared.unpaired_ids(Side.RIGHT, FILE_ROWS)}
+            for row in organization.rows():
+                if row.kind == FILE_ROWS and row.id in files:
+                    row = row._replace(data=fetch_file(context, organization.entries[FILES][row.id]))
+                compared.add(Side.LEFT, row, compared.key(row))
+        compared.present, compared.entries = organization.present, organization.entries
+        compared.schema = compare(folder.schema, organization.present)
+        compared.kinds = (ACTIVITY_ROWS, *(f" {section}" for section in organization.entries))
         compared.match(id_map, organization.entries.get("members", {}).values())
-        compared.open_references = [*tables.cut_unpaired_links()]
-        yield compared, organization.present
+        compared.open_references = [*compared.cut_unpaired_links()]
+        yield compared
 
 
 def _refuse_excluded(organization: Organization, folder: OrgFolder) -> None:
@@ -310,19 +553,19 @@ def opened(name: str) -> Iterator[OrgFolder]:
         yield OrgFolder(Path(name))
         return
     with tempfile.TemporaryDirectory(prefix="crmctl-org-") as place:
+        archive, folder = Path(place, "commit.zip"), Path(place, "folder")
         base = next(parent for parent in (Path(path), *Path(path).absolute().parents) if parent.is_dir())  # the folder may be gone
         try:
             top = Path(os.fsdecode(_git(base, "rev-parse", "--show-toplevel").stdout.rstrip(b"\n")) or base).resolve()
             inside = "/".join(Path(path).resolve().relative_to(top).parts)
-            done = _git(top, "archive", "--format=zip", "-0", f"{revision}:{inside}")
+            done = _git(top, "archive", "-0", "-o", str(archive), f"{revision}:{inside}")
         except OSError as error:
             raise UsageError(f"{name}: git cannot be started", hint="install git, or compare two folders") from error
         if done.returncode:
             message = done.stderr.decode(errors="replace").strip().splitlines()
             raise UsageError(f"{name}: {message[-1] if message else 'git has no such commit'}", code="unknown_commit")
-        with ZipFile(io.BytesIO(done.stdout)) as archive:
-            archive.extractall(place)
-        yield OrgFolder(Path(place))
+        shutil.unpack_archive(archive, folder)
+        yield OrgFolder(folder)
 
 
 LISTED = 200

@@ -8,7 +8,6 @@ import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, Self, get_args
 
@@ -44,7 +43,7 @@ ACTIVITY_ROWS, MEMBER_ROWS = " activities", " members"
 SECTION_ROWS = tuple(f" {section}" for section in SECTIONS)
 """Kinds of rows besides records; the blank tells them from the slugs of objects."""
 
-DATA_NAMES = (RECORDS, ACTIVITIES, *ENTRY_FILES, *(f"{section}.yaml" for section in SECTIONS), FILES, SCHEMA, MANIFEST)
+DATA_NAMES = (RECORDS, ACTIVITIES, "activities", *ENTRY_FILES, *(f"{section}.yaml" for section in SECTIONS), FILES, SCHEMA, MANIFEST)
 """Files and folders that a pull replaces."""
 
 FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
@@ -156,8 +155,8 @@ class Manifest(SpecPart, extra="allow"):
     files: Mapping[str, Json]
 
 
-def _refuse_format(path: Path, document: Json) -> None:
-    if document.get("format") != FORMAT:
+def _refuse_format(path: Path, document: object) -> None:
+    if isinstance(document, dict) and document.get("format") != FORMAT:
         refuse_folder(path, f"has the format {document.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
 
 
@@ -177,10 +176,8 @@ class OrgFolder:
         self.settings = OrgSettings.read(path / SETTINGS)
         self.manifest = self._read_manifest()
         self.schema = self._read_schema()
-
-    @cached_property
-    def objects(self) -> dict[str, ObjectSpec]:
-        return {spec.slug: spec for spec in self.schema.objects}
+        self._names = data_files(path)
+        self.objects = {spec.slug: spec for spec in self.schema.objects}
 
     @property
     def parts(self) -> list[str]:
@@ -190,8 +187,7 @@ class OrgFolder:
     def _read_manifest(self) -> Manifest:
         try:
             document = jsontext.loads((self.path / MANIFEST).read_bytes())
-            if isinstance(document, dict):
-                _refuse_format(self.path, document)
+            _refuse_format(self.path, document)
             manifest = Manifest.model_validate(document)
         except ValidationError as error:
             problem = problems_of(error, document)[0]
@@ -221,22 +217,21 @@ class OrgFolder:
             refuse(name, f"has {size_text(path.stat().st_size)}; crmctl reads files of at most {size_text(MOST_BYTES)}")
         return path
 
+    def _files(self, name: str) -> list[str]:
+        """Return the files of a part: one, or those of its folder, such as the pieces of a large object."""
+        return [file for file in self._names if file.rpartition(".")[0] == name or file == name or file.startswith(f"{name}/")]
+
     def rows(self) -> Iterator[OrgRow]:
         for slug in self.objects:
-            split = self.file(f"{RECORDS}/{slug}")  # large objects are split by the end of the id
-            for name in (f"{RECORDS}/{slug}.jsonl", *sorted(f"{RECORDS}/{slug}/{path.name}" for path in split.glob("*.jsonl"))):
-                for place, document in self._lines(name):
-                    if not isinstance(document.get("data"), dict) or document.keys() != {"id", "data"}:
-                        refuse(place, 'a record is {"id": ..., "data": {...}}')
-                    yield OrgRow(slug, document["id"], document["data"], place)
-        for place, document in self._lines(ACTIVITIES):
+            for place, document in self._lines(f"{RECORDS}/{slug}"):
+                if not isinstance(document.get("data"), dict) or document.keys() != {"id", "data"}:
+                    refuse(place, 'a record is {"id": ..., "data": {...}}')
+                yield OrgRow(slug, document["id"], document["data"], place)
+        for place, document in self._lines("activities"):
             links = document.get("links", [])
             if not isinstance(links, list) or not all(isinstance(link, str) and "/" in link for link in links):
                 refuse(place, "links must be texts such as people/ID")
-            people = document.get("participants", [])
-            if not isinstance(people, list) or not all(
-                isinstance(participant, dict) and participant.keys() >= {"type", "id"} for participant in people
-            ):
+            if not _are_objects(document.get("participants", []), "type", "id"):
                 refuse(place, "participants must have a type and an id")
             yield OrgRow(ACTIVITY_ROWS, document.pop("id"), document, place)
         for section in SECTIONS:
@@ -245,10 +240,7 @@ class OrgFolder:
     def entries(self, section: str) -> Iterator[OrgRow]:
         """Yield the entries of a section, with their names as ids."""
         key, is_list = SECTIONS[section], section not in ENTRY_FILES
-        names = [f"{section}.yaml"] if is_list else [f"{section}/{path.name}" for path in (self.path / section).glob("*.yaml")]
-        for name in sorted(names):
-            if not self.file(name).exists():
-                continue
+        for name in [name for name in self._files(section) if is_list is (name == f"{section}.yaml")]:
             try:
                 content, lines = yaml_text.loads_with_lines(self.file(name).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
@@ -263,25 +255,11 @@ class OrgFolder:
                     refuse(place, f"{entry[key]} {problem}")
                 yield OrgRow(f" {section}", entry_id(section, entry), entry, place)
 
-    def _lines(self, name: str) -> Iterator[tuple[str, Json]]:
-        if not self.file(name).exists():
-            return
-        with self.file(name).open("rb") as file:
-            for number, raw in enumerate(iter(lambda: file.readline(MOST_LINE), b""), 1):
-                place = f"{name}:{number}"
-                if len(raw) == MOST_LINE:
-                    refuse(place, f"the line is longer than {size_text(MOST_LINE)}")
-                if not raw.endswith(b"\n"):
-                    refuse(place, "the last line is cut off")
-                try:
-                    document = jsontext.loads(raw, unique_keys=True)
-                except ValueError as error:
-                    refuse(place, f"is no JSON: {reason(error)}")
-                if b"\\u" in raw and jsontext.holds_half(document):
-                    refuse(place, "holds half a character (a lone surrogate)")
-                if not isinstance(document, dict) or not isinstance(document.get("id"), str) or not document["id"]:
-                    refuse(place, "has no id")
-                yield place, document
+    def _lines(self, part: str) -> Iterator[tuple[str, Json]]:
+        for name in self._files(part):
+            with self.file(name).open("rb") as file:
+                for number, raw in enumerate(iter(lambda: file.readline(MOST_LINE), b""), 1):
+                    yield f"{name}:{number}", _line(f"{name}:{number}", raw)
 
     def checksum_problems(self) -> Iterator[tuple[str, str]]:
         """Yield file and problem for each file that is not as the pull wrote it."""
@@ -316,16 +294,9 @@ def check_start(path: Path, *, is_masked: bool) -> None:
         refuse_folder(path, "cannot be made: its parent folder does not exist")
     if path.exists():
         refuse_foreign(path, is_start=True)
-        if not is_masked and (path / MANIFEST).exists() and _may_be_masked(path):
+        manifest = (path / MANIFEST).read_bytes() if (path / MANIFEST).exists() else b'"masked": false'
+        if not is_masked and {*re.findall(rb'"masked"\s*:\s*(\w+)', manifest)} != {b"false"}:  # it may be damaged by a merge
             refuse_folder(path, "is masked; an unmasked pull would reveal its records", "choose another folder, or --mask")
-
-
-def _may_be_masked(path: Path) -> bool:
-    """Whether a folder is masked. A damaged manifest counts as masked unless it says otherwise everywhere."""
-    try:
-        return OrgFolder(path).manifest.masked
-    except RejectedError:
-        return {*re.findall(rb'"masked"\s*:\s*(true|false)', (path / MANIFEST).read_bytes())} != {b"false"}
 
 
 def _holds(path: Path, manifest: Json) -> bool:
@@ -355,24 +326,42 @@ def entry_id(section: str, entry: Json) -> str:
     return fold(name) if section == "members" else name
 
 
+def _line(place: str, raw: bytes) -> Json:
+    """Return a line of a file as an object with an id. Raises RejectedError."""
+    if len(raw) == MOST_LINE:
+        refuse(place, f"the line is longer than {size_text(MOST_LINE)}")
+    if not raw.endswith(b"\n"):
+        refuse(place, "the last line is cut off")
+    try:
+        document = jsontext.loads(raw, unique_keys=True)
+    except ValueError as error:
+        refuse(place, f"is no JSON: {reason(error)}")
+    if b"\\u" in raw and jsontext.holds_half(document):
+        refuse(place, "holds half a character (a lone surrogate)")
+    if not isinstance(document, dict) or not isinstance(document.get("id"), str) or not document["id"]:
+        refuse(place, "has no id")
+    return document
+
+
+def _are_objects(value: object, *fields: str) -> bool:
+    """Whether a value is a list of objects that have these fields."""
+    return isinstance(value, list) and all(isinstance(item, dict) and item.keys() >= {*fields} for item in value)
+
+
 def _entry_problem(section: str, entry: Json) -> str | None:
     """Return what is wrong with an entry that has a name."""
-    if section == "members" and "name" not in entry:
-        return "has no name"
-    if section == "members" and not isinstance(entry.get("role", ""), str):
-        return "has a role that is no text"
-    if section == FILES and not re.fullmatch("[0-9a-f]{64}", str(entry.get("sha256"))):
-        return "has no sha256"
-    if section == FILES and not isinstance(entry.get("contentType"), str):
-        return "has no contentType"
-    if jsontext.holds_half(entry):
-        return "holds half a character (a lone surrogate)"
-    if listed := [name for name in ("filters", "conditions") if not isinstance(entry.get(name, []), list)]:
-        return f"has {listed[0]} that are no list"
-    actions = entry.get("actions")
-    if section == "workflows" and not (isinstance(actions, list) and actions and all(isinstance(action, dict) for action in actions)):
-        return "has no list of actions, each with fields such as type"
-    return None
+    is_member, is_file, actions = section == "members", section == FILES, entry.get("actions")
+    problems = {
+        "has no name": is_member and "name" not in entry,
+        "has a role that is no text": is_member and not isinstance(entry.get("role", ""), str),
+        "has no sha256": is_file and not re.fullmatch("[0-9a-f]{64}", str(entry.get("sha256"))),
+        "has no contentType": is_file and not isinstance(entry.get("contentType"), str),
+        "holds half a character (a lone surrogate)": jsontext.holds_half(entry),
+        "has filters that are no list": not isinstance(entry.get("filters", []), list),
+        "has conditions that are no list": not isinstance(entry.get("conditions", []), list),
+        "has no list of actions, each with fields such as type": section == "workflows" and not (actions and _are_objects(actions)),
+    }
+    return next((problem for problem, is_wrong in problems.items() if is_wrong), None)
 
 
 def data_files(path: Path) -> list[str]:
@@ -435,12 +424,8 @@ def new_content(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise storage_error(error, place, UsageError(f"cannot write {place}: {reason(error)}", code="unwritable_file")) from error
     finally:
-        if not _is_complete(place):
+        if (place / NEW).exists():
             shutil.rmtree(place, ignore_errors=True)
-
-
-def _is_complete(place: Path) -> bool:
-    return (place / COMPLETE).exists() or (place / MOVING).exists()
 
 
 def replace_content(folder: Path) -> None:
@@ -456,19 +441,18 @@ def replace_content(folder: Path) -> None:
 def finish_replacement(folder: Path) -> None:
     """Complete a replacement, if one has begun."""
     place = sibling(folder)
-    if not _is_complete(place):
-        return
     try:
-        folder.mkdir(exist_ok=True)
-        (place / OLD).mkdir(exist_ok=True)
         if (place / COMPLETE).exists():
+            for made in (folder, place / OLD):
+                made.mkdir(exist_ok=True)
             for name in DATA_NAMES:
                 if (folder / name).exists():
                     (folder / name).rename(place / OLD / name)
             (place / COMPLETE).rename(place / MOVING)
-        for entry in [*(place / MOVING).iterdir()]:
-            entry.rename(folder / entry.name)
-        sync_path(folder)
-        shutil.rmtree(place, ignore_errors=True)
+        if (place / MOVING).exists():
+            for entry in [*(place / MOVING).iterdir()]:
+                entry.rename(folder / entry.name)
+            sync_path(folder)
+            shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
         raise storage_error(error, folder, UsageError(f"cannot write {folder}: {reason(error)}", code="unwritable_file")) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from crmctl.bulk_context import BulkContext
 from crmctl.errors import PartialError, RejectedError, UsageError
 from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
-from crmctl.org.sections import take_back
+from crmctl.org.organization import take_back
 from crmctl.plan.audit import capture_ids
 from crmctl.plan.import_run import rows_of
 from crmctl.plan.requests import store_of
@@ -67,16 +67,12 @@ class OrgStep:
         """Return the step's job, if it has begun."""
         return next(iter(JobStore(self.folder, self.apply.clock).list()), None)
 
-    def rows(self) -> list[tuple[int, RowEntry]]:
-        """Return number and outcome of the rows of the step's job, without those that were undone."""
-        if (job := self.job()) is None:
-            return []
-        with closing(Journal(job.folder, self.apply.clock)) as journal:
-            return _rows_left(journal, job)
-
     def conclude(self) -> list[tuple[int, RowEntry]]:
-        """Add the outcome of the finished step to the rows of the apply, which lists show, and return the step's rows."""
-        offset, rows = sum(self.apply.counts().values()), self.rows()
+        """Add the outcome of the finished step to the rows of the apply, which lists show. Return number and outcome of each row."""
+        offset, job = sum(self.apply.counts().values()), self.job()
+        assert job is not None
+        with closing(Journal(job.folder, self.apply.clock)) as journal:
+            rows = _rows_left(journal, job)
         self.apply.conclude(((offset + number, row.state, row.record_id, row.error) for number, row in rows), len(rows))
         return rows
 
@@ -92,7 +88,7 @@ class OrgStep:
     def name_rows(self, context: BulkContext) -> None:
         """Find the ids that earlier readings have not found: they failed, or the lists were old. Raises what requests raise."""
         job = self.job()
-        if job is None or job.is_running or not AppliedRecords.of([self]).unnamed:
+        if job is None or job.is_running or UNSURE[RowState.CREATED] not in AppliedRecords.of([self]).unsure.values():
             return
         opened = reopen_finished(self.context(context), job.id)
         with closing(opened.journal) as journal, closing(opened.input):
@@ -102,48 +98,49 @@ class OrgStep:
                 journal.remember(ALIKE, reader.new_records >= records_made(journal))
 
 
-@frozen
+UNSURE = {
+    RowState.CREATED: "created, but crmctl cannot tell which record it is; --match OBJECT=ATTR identifies it, --new creates it again",
+    RowState.IN_DOUBT: "sent by an apply that has not finished, and may exist; --new creates it again",
+}
+"""Why crmctl does not know the record of a row in this state."""
+
+
+@dataclass
 class AppliedRecords:
     """The records and activities that applies to a service created, by their ids in folders.
 
-    `ids`: their ids in the service. `unnamed`: those that crmctl cannot tell from others, `in_doubt`: those that may exist. `sent_at`: when
-    they were last sent (Unix time). `surplus`: ids in the folder by the ids of second records.
+    `ids`: their ids in the service. `unsure`: why the others have none, although they exist or may exist. `sent_at`: when they were last
+    sent (Unix time). `copies`: object and id in the folder of second records, by their ids in the service.
     """
 
-    ids: dict[str, str]
-    unnamed: set[str]
-    in_doubt: set[str]
-    sent_at: dict[str, float]
-    surplus: dict[str, str]
+    ids: dict[str, str] = field(default_factory=dict)
+    unsure: dict[str, str] = field(default_factory=dict)
+    sent_at: dict[str, float] = field(default_factory=dict)
+    copies: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, steps: Iterable[OrgStep]) -> AppliedRecords:
-        applied = cls({}, set(), set(), {}, {})
+        applied = cls()
         for step in steps:
             if step.object == "activities":
-                applied._add_activities(step.notes())
+                notes = step.notes().items()
+                applied.sent_at |= {source: note["at"] for source, note in notes}
+                applied.ids |= {source: note["id"] for source, note in notes if note["id"] is not None}
             elif (sources := step.apply.recall(step.folder.name)) and (job := step.job()) is not None:
                 with closing(Journal(job.folder, step.apply.clock)) as journal:
-                    applied._add_rows(journal, job, sources, creates=step.kind == "create")
+                    applied._add_rows(step.object, journal, job, sources)
         return applied
 
-    def _add_activities(self, notes: Mapping[str, Json]) -> None:
-        self.sent_at.update((source, note.get("at", 0.0)) for source, note in notes.items())
-        self.ids.update((source, note["id"]) for source, note in notes.items() if note["id"] is not None)
-
-    def _add_rows(self, journal: Journal, job: JobInfo, sources: Sequence[str], *, creates: bool) -> None:
+    def _add_rows(self, slug: str, journal: Journal, job: JobInfo, sources: Sequence[str]) -> None:
         """Add the rows of a step's job. `sources` are their ids in the folder."""
-        self.sent_at.update(dict.fromkeys(sources, last_sent_at(journal)))
-        nameless = (
-            {RowState.CREATED: self.unnamed, RowState.IN_DOUBT: self.in_doubt} if creates and job.state is not JobState.UNDONE else {}
-        )
+        self.sent_at |= dict.fromkeys(sources, last_sent_at(journal))
         for number, row in _rows_left(journal, job):
             if row.record_id is not None:
                 self.ids[sources[number - 1]] = row.record_id
-            elif row.state in nameless:
-                nameless[row.state].add(sources[number - 1])
-        for number, ids in surplus_records(journal).items() if creates else ():
-            self.surplus.update(dict.fromkeys(ids, sources[number - 1]))
+            elif row.state in UNSURE and job.state is not JobState.UNDONE:
+                self.unsure[sources[number - 1]] = UNSURE[row.state]
+        for number, ids in surplus_records(journal).items():
+            self.copies |= dict.fromkeys(ids, (slug, sources[number - 1]))
 
 
 def _rows_left(journal: Journal, job: JobInfo) -> list[tuple[int, RowEntry]]:
@@ -181,20 +178,12 @@ def org_jobs(context: BulkContext) -> list[JobInfo]:
 
 
 def unfinished(context: BulkContext, path: Path) -> Journal | None:
-    """Return the newest unfinished apply of this folder to this service.
-
-    Raises UsageError if it is running, or was begun by a crmctl that noted entries differently.
-    """
+    """Return the newest unfinished apply of this folder to this service. Raises UsageError if it is running."""
     jobs = [job for job in org_jobs(context) if job.state is JobState.OPEN and job.header.path == str(path.resolve())]
     if not jobs:
         return None
     refuse_running(jobs[-1])
-    apply, job = Journal(jobs[-1].folder, context.clock), jobs[-1].id
-    if any("sent" not in note for step in steps_of(apply) if step.kind == "entries" for note in step.notes().values()):
-        apply.close()
-        hint = f"crmctl bulk undo {job} takes back what it did"
-        raise UsageError(f"job {job} was written by another version of crmctl", hint=hint, code="other_version")
-    return apply
+    return Journal(jobs[-1].folder, context.clock)
 
 
 def _every_step(context: BulkContext) -> Iterator[OrgStep]:
@@ -203,15 +192,10 @@ def _every_step(context: BulkContext) -> Iterator[OrgStep]:
             yield from steps_of(apply)
 
 
-def known_ids(context: BulkContext) -> dict[str, str]:
-    """Return the id map of a service: the id in a folder and the id in the service of every record and activity that applies created."""
-    return AppliedRecords.of(_every_step(context)).ids
-
-
-def applied_records(context: BulkContext) -> AppliedRecords:
-    """Return what applies to the service created; look first for ids that no earlier reading found. Raises what requests raise."""
+def applied_records(context: BulkContext, *, named: bool = False) -> AppliedRecords:
+    """Return what applies to the service created. `named`: look first for ids that no earlier reading found; raises what requests raise."""
     applied = AppliedRecords.of(_every_step(context))
-    if not applied.unnamed:
+    if not named or not applied.unsure:
         return applied
     for step in _every_step(context):
         step.name_rows(context)

@@ -47,9 +47,9 @@ HARMLESS = frozenset(
 )  # fmt: skip
 
 
-OTHER_FIELDS = {
-    ACTIVITY_ROWS: [Attribute(id=name, slug=name, type=AttributeType.TEXT) for name in ("title", "summary")],
-    MEMBER_ROWS: [Attribute(id=kind, slug=kind, type=kind) for kind in (AttributeType.EMAIL, AttributeType.NAME)],
+OTHER_FIELDS: Mapping[str, Mapping[str, Attribute]] = {
+    ACTIVITY_ROWS: {name: Attribute(id=name, slug=name, type=AttributeType.TEXT) for name in ("title", "summary")},
+    MEMBER_ROWS: {kind: Attribute(id=kind, slug=kind, type=kind) for kind in (AttributeType.EMAIL, AttributeType.NAME)},
 }
 """The personal fields of rows that are no records. Other sections are left out of a masked folder."""
 
@@ -70,20 +70,19 @@ def read_key(path: str | None) -> bytes:
 class Mask:
     """Replaces values with a secret key. `see` must have seen every row before the first replacement."""
 
-    def __init__(self, key: bytes, objects: Mapping[str, Sequence[Attribute]], keep: Collection[str]) -> None:
+    def __init__(self, key: bytes, objects: Mapping[str, Mapping[str, Attribute]], keep: Collection[str]) -> None:
         """Raises UsageError if `keep` names an attribute that no object has."""
-        if unknown := sorted({*keep} - {f"{slug}.{attribute.slug}" for slug, attributes in objects.items() for attribute in attributes}):
+        if unknown := sorted({*keep} - {f"{kind}.{slug}" for kind, attributes in objects.items() for slug in attributes}):
             raise UsageError(f"keep in {SETTINGS} names {unknown[0]}, which does not exist", code="unknown_attribute")
         self._key = key
         self._masked: dict[str, dict[str, Attribute]] = {}
         self._scanned: dict[str, set[str]] = {}
         for kind, attributes in {**objects, **OTHER_FIELDS}.items():
-            personal = {attribute.slug: attribute for attribute in attributes if attribute.type not in HARMLESS}
+            personal = {slug: attribute for slug, attribute in attributes.items() if attribute.type not in HARMLESS}
             self._masked[kind] = {slug: attribute for slug, attribute in personal.items() if f"{kind}.{slug}" not in keep}
-            self._scanned[kind] = {*personal, *(attribute.slug for attribute in attributes if attribute.type == AttributeType.SELECT)}
-        self._harmless = {
-            text.lower() for attributes in objects.values() for attribute in attributes for text in (attribute.slug, *attribute.options)
-        }
+            self._scanned[kind] = {*personal, *(slug for slug, attribute in attributes.items() if attribute.type == AttributeType.SELECT)}
+        every = [attribute for attributes in objects.values() for attribute in attributes.values()]
+        self._harmless = {text.lower() for attribute in every for text in (attribute.slug, *attribute.options)}
         self._sources: dict[str, set[str]] = {}
         self._unique: set[tuple[str, str]] = set()
         self._made: dict[tuple[str, str], str] = {}

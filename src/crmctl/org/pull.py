@@ -6,25 +6,22 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import nsmallest
 from pathlib import Path
 from typing import IO
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import RejectedError, ServiceError, UsageError
+from crmctl.errors import RejectedError, UsageError
 from crmctl.match.keys import KEY_TYPES
 from crmctl.mirror.file import writing_turn
-from crmctl.mirror.local_copy import LocalCopy
-from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.ids import check_choice, suggestion
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import Activity, Attribute, AttributeType, Object
+from crmctl.models.resources import Attribute, AttributeType
+from crmctl.org.compare import OrgTables, Side, object_option
 from crmctl.org.folder import (
     ACTIVITIES,
     ACTIVITY_ROWS,
-    ENTRY_FILES,
     FILES,
     FORMAT,
     MEMBER_ROWS,
@@ -33,7 +30,6 @@ from crmctl.org.folder import (
     SCHEMA,
     SETTINGS,
     OrgFolder,
-    OrgRow,
     OrgSettings,
     check_start,
     data_files,
@@ -44,10 +40,8 @@ from crmctl.org.folder import (
     store_content,
 )
 from crmctl.org.mask import Mask
-from crmctl.org.sections import DISABLED, Entries, coverage, fetch_file, portable, read_sections, write_section
-from crmctl.org.tables import OrgTables, Side
+from crmctl.org.organization import DISABLED, Organization, coverage, fetch_file, sync_organization, write_section
 from crmctl.plan.job_run import requests_made
-from crmctl.schema.schema_document import Present, SchemaDocument, to_document
 from crmctl.values import yaml_text
 from crmctl.values.conditions import value_test
 from crmctl.values.filters import parse_condition
@@ -60,71 +54,6 @@ NEVER_CONTAINED = (
     coverage("times and authors of records", None, "the service sets them"),
     coverage("API keys and webhook secrets", None, "secrets never leave the service"),
 )
-
-
-@dataclass
-class Organization:
-    """An organization in a service: its mirror, the chosen objects by slug, with their active attributes, and its entries.
-
-    `notes`: rows of coverage about sections that the service does not show.
-    """
-
-    copy: LocalCopy
-    objects: Mapping[str, Object]
-    every_object: Sequence[Object]
-    entries: Entries
-    notes: list[Json]
-    has_activities: bool
-
-    @cached_property
-    def attributes(self) -> dict[str, list[Attribute]]:
-        """The active attributes of the chosen objects, by slug of the object."""
-        return {
-            slug: [attribute for attribute in self.copy.attributes(crm_object.id) if attribute.is_active is not False]
-            for slug, crm_object in self.objects.items()
-        }
-
-    @cached_property
-    def present(self) -> Present:
-        """The schema of the service: the chosen objects with attributes, the others only by name."""
-        attributes = {slug: {attribute.slug: attribute for attribute in attributes} for slug, attributes in self.attributes.items()}
-        return Present(_by_slug(self.every_object), attributes)
-
-    @cached_property
-    def schema(self) -> SchemaDocument:
-        return to_document(self.present, [crm_object.id for crm_object in self.objects.values()])
-
-    def leave_out_other_entries(self) -> None:
-        """Leave out the reports and workflows of objects that are not chosen."""
-        slugs = {None, *self.objects}
-        for section in self.entries.keys() & ENTRY_FILES:
-            self.entries[section] = {name: entry for name, entry in self.entries[section].items() if entry.get("object") in slugs}
-
-    def rows(self) -> Iterator[OrgRow]:
-        """Yield records with their attributes in schema order, activities and portable entries."""
-        for slug, crm_object in self.objects.items():
-            names = [attribute.slug for attribute in self.attributes[slug]]
-            for record in self.copy.records_by_id(crm_object.id):
-                yield OrgRow(slug, record.id, {name: value for name in names if (value := record.data.get(name)) is not None})
-        slugs = {crm_object.id.lower(): slug for slug, crm_object in _by_slug(self.every_object).items()}
-        for activity in self.copy.activities() if self.has_activities else ():
-            yield OrgRow(ACTIVITY_ROWS, activity.id, activity_data(activity, slugs))
-        for section, entries in self.entries.items():
-            for name, entry in entries.items():
-                yield OrgRow(f" {section}", name, portable(section, entry))
-
-
-def _by_slug(objects: Iterable[Object]) -> dict[str, Object]:
-    return {crm_object.slug or crm_object.id: crm_object for crm_object in objects}
-
-
-def activity_data(activity: Activity, slugs: Mapping[str, str]) -> Json:
-    """Return an activity as a folder holds it; its links are texts such as `people/ID`."""
-    links = [f"{slugs.get((link.object_id or '').lower(), link.object_id)}/{link.record_id}" for link in activity.linked_records or ()]
-    participants = [{"type": participant.type, "id": participant.id} for participant in activity.participants or ()]
-    facts: Json = {"title": activity.title, "summary": activity.summary, "activityDate": activity.activity_date}
-    listed = {"participants": participants, "links": links}
-    return {name: value for name, value in (facts | listed).items() if value not in (None, [])}
 
 
 def pull(
@@ -143,7 +72,7 @@ def pull(
         organization.leave_out_other_entries()
         with organization.copy, OrgTables(organization.schema.objects) as tables:
             organization.copy.hold_still()
-            mask = None if mask_key is None else Mask(mask_key, organization.attributes, settings.mask.get("keep", ()))
+            mask = None if mask_key is None else Mask(mask_key, organization.present.attributes, settings.mask.get("keep", ()))
             for row in organization.rows():
                 tables.add(Side.LEFT, row)
             added = _restrict(tables, organization, where, sample, max_records)
@@ -151,7 +80,7 @@ def pull(
             lost = tables.cut_open_links(Side.LEFT, is_subset=is_subset)
             facts = {"masked": mask is not None, "subset": is_subset, "source": source_digest(context.origin)}
             with new_content(folder) as place:
-                manifest = _Writing(organization, tables, mask, place).write(context, lost) | facts
+                manifest = _Writing(context, organization, tables, mask, place).write(lost) | facts
                 is_changed = store_content(folder, place, manifest, _proposed(settings, organization))
     contents = OrgFolder(folder).manifest.model_dump(by_alias=True, exclude={"format", "proof", "files", "source"})
     return {"folder": str(folder), "changed": is_changed, "requests": requests_made(context), "added": added, **contents}
@@ -166,22 +95,6 @@ def _settings(folder: Path, objects: Sequence[str], parts: Sequence[str] | None)
     return stored.model_copy(update=update)
 
 
-def sync_organization(context: BulkContext, choose: Callable[[list[Object]], list[Object]], parts: Sequence[str]) -> Organization:
-    """Sync the objects that `choose` takes from those of the service, and open the mirror. Raises ServiceError unless it can be proven."""
-    every = context.service.list_objects()
-    chosen = dict(sorted(_by_slug(choose(every)).items()))
-    entries, notes = read_sections(context, parts)
-    report = sync_mirror(context, SyncRequest([crm_object.id for crm_object in chosen.values()], activities="activities" in parts))
-    for result in report.results:
-        if not result.state.proven:
-            problem = f"{result.state.slug} cannot be read completely: {result.state.proof}"
-            raise ServiceError(problem, hint="try again later", code="unproven")
-    copy = LocalCopy.find(context)
-    if copy is None:
-        raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
-    return Organization(copy, chosen, every, entries, notes, "activities" in parts)
-
-
 # -- subsets -------------------------------------------------------------------------------------------------------------------------
 
 
@@ -192,7 +105,7 @@ def _restrict(
 
     Raises UsageError for a malformed option, RejectedError for too many records.
     """
-    attributes, tests, sizes = organization.attributes, defaultdict[str, list[Callable[[Json], bool]]](list), dict[str, int]()
+    attributes, tests, sizes = organization.present.attributes, defaultdict[str, list[Callable[[Json], bool]]](list), dict[str, int]()
     for text in where:
         slug, condition = object_option(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
         tests[slug].append(_test(slug, attributes[slug], condition))
@@ -202,40 +115,27 @@ def _restrict(
         if not number.isdecimal():
             raise UsageError(f"{text!r} is not {form}")
         sizes[slug] = int(number)
-
-    def roots() -> Iterator[tuple[str, str]]:
-        for slug in {*tests, *sizes}:
-            matching = (row_id for row_id, data in tables.rows(Side.LEFT, slug) if all(test(data) for test in tests[slug]))
-            yield from ((slug, row_id) for row_id in (nsmallest(sizes[slug], matching, key=digest_of) if slug in sizes else matching))
-
-    added: dict[str, int] = {}
-    if tests or sizes:
+    roots, added = list[tuple[str, str]](), dict[str, int]()
+    for slug in {*tests, *sizes}:
+        matching = [row_id for row_id, data in tables.rows(Side.LEFT, slug) if all(test(data) for test in tests[slug])]
+        roots += ((slug, row_id) for row_id in (nsmallest(sizes[slug], matching, key=digest_of) if slug in sizes else matching))
+    if where or sample:
         organization.notes.append(coverage("records outside the subset", None, "--where and --sample"))
-        added = tables.keep_only(list(roots()))
+        added = tables.keep_only(roots)
     total = sum(tables.count(Side.LEFT, slug) for slug in attributes)
     if max_records is not None and total > max_records:
         raise RejectedError(f"the folder would hold {total:,} records, --max-records says {max_records:,}", code="too_many_records")
     return added
 
 
-def object_option(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:
-    """Return the object that an option names, and the rest. Raises UsageError."""
-    slug, operator, rest = text.partition(sign)
-    if not operator:
-        raise UsageError(f"{text!r} is not {form}")
-    if slug not in objects:
-        raise UsageError(f"{text!r}: there is no object {slug!r}", hint=f"objects: {', '.join(objects)}", code="unknown_object")
-    return slug, rest
-
-
-def _test(slug: str, attributes: Sequence[Attribute], text: str) -> Callable[[Json], bool]:
+def _test(slug: str, attributes: Mapping[str, Attribute], text: str) -> Callable[[Json], bool]:
     """Return the test of a record's values that a condition describes. Raises UsageError, and RejectedError for an unusable value."""
-    condition, by_slug = parse_condition(text), {attribute.slug: attribute for attribute in attributes}
+    condition = parse_condition(text)
     name = condition.slug
-    if name not in by_slug:
-        hint = suggestion(name, by_slug, f"it has {', '.join(by_slug)}")
+    if name not in attributes:
+        hint = suggestion(name, attributes, f"it has {', '.join(attributes)}")
         raise UsageError(f"--where {text!r}: {slug} has no attribute {name}", hint=hint, code="unknown_attribute")
-    meets = value_test(by_slug[name], condition.operator, condition.value)
+    meets = value_test(attributes[name], condition.operator, condition.value)
     return lambda data: meets(data.get(name))
 
 
@@ -246,30 +146,29 @@ def _test(slug: str, attributes: Sequence[Attribute], text: str) -> Callable[[Js
 class _Writing:
     """The content of a folder, and the empty folder it goes to."""
 
+    context: BulkContext
     organization: Organization
     tables: OrgTables
     mask: Mask | None
     place: Path
 
-    def write(self, context: BulkContext, lost: Counter[str]) -> Json:
+    def write(self, lost: Counter[str]) -> Json:
         """Write every data file and return what the manifest says of them. `lost`: the number of references left out by kind of row."""
-        organization, place = self.organization, self.place
+        organization, schema = self.organization, self.organization.schema.wire()
         if self.mask is not None:
-            kinds = [*organization.attributes, ACTIVITY_ROWS, MEMBER_ROWS]
+            kinds = [*organization.objects, ACTIVITY_ROWS, MEMBER_ROWS]
             self.mask.see((kind, data) for kind in kinds for _, data in self.tables.rows(Side.LEFT, kind))
-            self.mask.check_schema(organization.schema.wire())
-        (place / SCHEMA).write_text(yaml_text.dumps(organization.schema.wire()), encoding="utf-8")
-        (place / RECORDS).mkdir()
-        for slug in organization.objects:
-            path = place / RECORDS / f"{slug}.jsonl"
-            _write_lines(path, ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
-            split_lines(path)
-        if organization.has_activities:
-            _write_lines(place / ACTIVITIES, ({"id": row_id} | data for row_id, data in self._rows(ACTIVITY_ROWS)))
-        records = {slug: self.tables.count(Side.LEFT, slug) for slug in organization.objects}
-        activities = {"activities": self.tables.count(Side.LEFT, ACTIVITY_ROWS)} if organization.has_activities else {}
+            self.mask.check_schema(schema)
+        (self.place / SCHEMA).write_text(yaml_text.dumps(schema), encoding="utf-8")
+        (self.place / RECORDS).mkdir()
+        records = {
+            slug: self._write_lines(f"{RECORDS}/{slug}.jsonl", ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
+            for slug in organization.objects
+        }
+        lines = ({"id": row_id} | data for row_id, data in self._rows(ACTIVITY_ROWS))
+        activities = {"activities": self._write_lines(ACTIVITIES, lines)} if organization.has_activities else {}
         chosen = [section for section in organization.entries if self.mask is None or section == "members"]
-        sections = {section: self._section(context, section) for section in chosen}
+        sections = {section: self._section(section) for section in chosen}
         contained = records | activities | sections
         states = [state for crm_object in organization.objects.values() if (state := organization.copy.state(crm_object.id)) is not None]
         return {
@@ -286,7 +185,7 @@ class _Writing:
                 *organization.notes,
                 *NEVER_CONTAINED,
             ],
-            "files": {name: file_facts(place / name) for name in data_files(place)},
+            "files": {name: file_facts(self.place / name) for name in data_files(self.place)},
         }
 
     def _rows(self, kind: str) -> Iterator[tuple[str, Json]]:
@@ -294,14 +193,21 @@ class _Writing:
         for row_id, data in self.tables.rows(Side.LEFT, kind):
             yield row_id, data if self.mask is None else self.mask.row(kind, row_id, data)
 
-    def _section(self, context: BulkContext, section: str) -> int:
+    def _write_lines(self, name: str, documents: Iterable[Json]) -> int:
+        """Write a file, or a folder of its pieces if it is large; return the number of its lines."""
+        with (self.place / name).open("w", encoding="utf-8", newline="\n") as file:
+            number = sum(1 for document in documents if file.write(jsontext.dumps(document) + "\n"))
+        split_lines(self.place / name)
+        return number
+
+    def _section(self, section: str) -> int:
         """Write a section; return the number of its entries."""
-        section_ids, entries = self.organization.entries[section], dict(self._rows(f" {section}"))
+        shown, entries = self.organization.entries[section], dict(self._rows(f" {section}"))
         if section == FILES:
             (self.place / FILES).mkdir()
-            entries = {name: fetch_file(context, section_ids[name], self.place / FILES) for name in entries}
+            entries = {name: fetch_file(self.context, shown[name], self.place / FILES) for name in entries}
         if section == "members":
-            entries = {name: data | {"userId": section_ids[name]["userId"]} for name, data in entries.items()}
+            entries = {name: data | {"userId": shown[name]["userId"]} for name, data in entries.items()}
         write_section(section, [*entries.values()], self.place)
         return len(entries)
 
@@ -327,15 +233,10 @@ class _Writing:
                 yield coverage(f"{slug}: references to deleted records", None, f"{lost[slug]:,} left out")
 
 
-def _write_lines(path: Path, documents: Iterable[Json]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(jsontext.dumps(document) + "\n" for document in documents)
-
-
 def split_lines(path: Path, limit: int = SPLIT_BYTES) -> None:
     """Split a large file by the last digits of the ids, so that each part stays below the limit."""
-    size, digits = path.stat().st_size, 0
-    while size / 16**digits > limit:
+    digits = 0
+    while path.stat().st_size / 16**digits > limit:
         digits += 1
     if not digits:
         return
@@ -356,8 +257,8 @@ def _proposed(settings: OrgSettings, organization: Organization) -> OrgSettings:
     """Return the settings with the first unique attribute as the key of each object."""
     keys = {
         slug: attribute.slug
-        for slug, attributes in organization.attributes.items()
-        for attribute in reversed(attributes)
+        for slug, attributes in organization.present.attributes.items()
+        for attribute in reversed([*attributes.values()])
         if attribute.is_unique and attribute.type in KEY_TYPES and not attribute.is_list
     }
     return settings.model_copy(update={"keys": keys})

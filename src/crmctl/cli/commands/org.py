@@ -152,7 +152,7 @@ def diff_org(
 
     from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
-    from crmctl.org.jobs import known_ids
+    from crmctl.org.jobs import applied_records
 
     if report is not None:
         check_choice("--report", report, ("markdown", "json"))
@@ -160,7 +160,7 @@ def diff_org(
         first = stack.enter_context(opened(folder))
         if other is None:
             context = RuntimeContext(runtime, logs_bodies=False)
-            compared, _ = stack.enter_context(service_compared(context, first, match or [], known_ids(context), edited=True))
+            compared = stack.enter_context(service_compared(context, first, match or [], applied_records(context).ids, edited=True))
         else:
             second = stack.enter_context(opened(other))
             compared = stack.enter_context(folders_compared(first, second, match or []))
@@ -231,10 +231,10 @@ def apply_org(
 
 
 def _plan_lines(plan: ApplyPlan) -> Iterator[str]:
-    for change in plan.schema_changes:
+    for change in plan.schema:
         yield f"{change.action} {change.place}: {change.summary}"
     for name, part in (*plan.records.items(), *plan.others.items()):
-        if counts := [f"{count:,} to {word}" for word, count in vars(part).items() if count and word != "unchanged"]:
-            yield f"{name}: {', '.join(counts)}, {part.unchanged:,} unchanged"
+        if counts := [f"{count:,} to {word}" for word, count in part.items() if count and word != "unchanged"]:
+            yield f"{name}: {', '.join(counts)}, {part['unchanged']:,} unchanged"
     if plan.coverage:
         yield f"not in the folder: {', '.join(str(row.get('content')) for row in plan.coverage)}"

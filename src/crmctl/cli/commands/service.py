@@ -369,7 +369,7 @@ def load_definitions(
     content: str | Json
     if Path(file).is_dir():
         from crmctl.org.folder import OrgFolder
-        from crmctl.org.sections import definitions_of
+        from crmctl.org.organization import definitions_of
 
         content = definitions_of(OrgFolder(Path(file)))
     else:

@@ -1,6 +1,6 @@
-"""Members, reports, workflows, webhook endpoints and files of an organization: read them from a service, and send them to one.
+"""An organization in a service: its mirror, members, reports, workflows, webhook endpoints and files, and how to send entries.
 
-Services show members. Only crmctl's own service shows the others and takes them, through extensions of the interface.
+Services show members. Only crmctl's own service shows the other entries and takes them, through extensions of the interface.
 """
 
 from __future__ import annotations
@@ -8,16 +8,22 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import iterate
 from crmctl.client.uploads import LocalFile, Uploader, download
-from crmctl.errors import DeniedError, NotFoundError, RejectedError
+from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError
+from crmctl.mirror.local_copy import LocalCopy
+from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.org.folder import ENTRY_FILES, FILES, SECTIONS, OrgFolder, digest_of, entry_id
+from crmctl.models.resources import Activity, Object
+from crmctl.org.folder import ACTIVITY_ROWS, ENTRY_FILES, FILES, SECTIONS, OrgFolder, OrgRow, digest_of, entry_id
+from crmctl.schema.schema_document import Present, SchemaDocument, to_document
 from crmctl.values import yaml_text
 
 READ, WRITE = "GET /definitions", "POST /definitions"
@@ -65,13 +71,87 @@ _FORMS: Mapping[str, Callable[[Any], object]] = {
 """Fields that can be written in several ways, each with a function that returns one of them."""
 
 
+@dataclass
+class Organization:
+    """An organization in a service: its mirror, its objects, those that are chosen with their active attributes, and its entries.
+
+    `notes`: rows of coverage about sections that the service does not show.
+    """
+
+    copy: LocalCopy
+    present: Present
+    entries: Entries
+    notes: list[Json]
+    has_activities: bool
+
+    @cached_property
+    def objects(self) -> dict[str, Object]:
+        """The chosen objects by slug."""
+        return {slug: self.present.objects[slug] for slug in self.present.attributes}
+
+    @cached_property
+    def schema(self) -> SchemaDocument:
+        return to_document(self.present, list(self.objects))
+
+    def leave_out_other_entries(self) -> None:
+        """Leave out the reports and workflows of objects that are not chosen."""
+        slugs = {None, *self.objects}
+        for section in self.entries.keys() & ENTRY_FILES:
+            self.entries[section] = {name: entry for name, entry in self.entries[section].items() if entry.get("object") in slugs}
+
+    def rows(self) -> Iterator[OrgRow]:
+        """Yield records with their attributes in schema order, activities and portable entries."""
+        for slug, crm_object in self.objects.items():
+            names = self.present.attributes[slug]
+            for record in self.copy.records_by_id(crm_object.id):
+                yield OrgRow(slug, record.id, {name: value for name in names if (value := record.data.get(name)) is not None})
+        slugs = self.present.slugs
+        for activity in self.copy.activities() if self.has_activities else ():
+            yield OrgRow(ACTIVITY_ROWS, activity.id, _activity_data(activity, slugs))
+        for section, entries in self.entries.items():
+            for name, entry in entries.items():
+                yield OrgRow(f" {section}", name, portable(section, entry))
+
+
+def _by_slug(objects: Iterable[Object]) -> dict[str, Object]:
+    return {crm_object.slug or crm_object.id: crm_object for crm_object in objects}
+
+
+def _activity_data(activity: Activity, slugs: Mapping[str, str]) -> Json:
+    """Return an activity as a folder holds it; its links are texts such as `people/ID`."""
+    links = [f"{slugs.get((link.object_id or '').lower(), link.object_id)}/{link.record_id}" for link in activity.linked_records or ()]
+    participants = [{"type": participant.type, "id": participant.id} for participant in activity.participants or ()]
+    facts: Json = {"title": activity.title, "summary": activity.summary, "activityDate": activity.activity_date}
+    listed = {"participants": participants, "links": links}
+    return {name: value for name, value in (facts | listed).items() if value not in (None, [])}
+
+
+def sync_organization(context: BulkContext, choose: Callable[[list[Object]], list[Object]], parts: Sequence[str]) -> Organization:
+    """Sync the objects that `choose` takes from those of the service, and open the mirror. Raises ServiceError unless it can be proven."""
+    every = context.service.list_objects()
+    chosen = dict(sorted(_by_slug(choose(every)).items()))
+    entries, notes = read_sections(context, parts)
+    report = sync_mirror(context, SyncRequest([crm_object.id for crm_object in chosen.values()], activities="activities" in parts))
+    for result in report.results:
+        if not result.state.proven:
+            problem = f"{result.state.slug} cannot be read completely: {result.state.proof}"
+            raise ServiceError(problem, hint="try again later", code="unproven")
+    copy = LocalCopy.find(context)
+    if copy is None:
+        raise ServiceError("the mirror is gone", hint="crmctl mirror sync")
+    attributes = {
+        slug: {attribute.slug: attribute for attribute in copy.attributes(crm_object.id) if attribute.is_active is not False}
+        for slug, crm_object in chosen.items()
+    }
+    return Organization(copy, Present(_by_slug(every), attributes), entries, notes, "activities" in parts)
+
+
 def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries, list[Json]]:
     """Return the entries of these parts, and a row of coverage for each section that the service does not show."""
     sections: Entries = {}
     notes: list[Json] = []
     chosen = [section for section in SECTIONS if section in parts]
-    offered = context.service.extensions() if {*chosen} - {"members"} else None
-    extensions = offered.extensions if offered is not None else []
+    extensions = _extensions(context) if {*chosen} - {"members"} else ()
     shown: Json = context.service.session.request("GET", "/definitions").json() if READ in extensions else {}
     for section in chosen:
         try:
@@ -90,6 +170,11 @@ def read_sections(context: BulkContext, parts: Collection[str]) -> tuple[Entries
         if further := len(entries) - len(sections[section]):
             notes.append(coverage(f"{section} of the same name", None, f"{further:,} left out"))
     return sections, notes
+
+
+def _extensions(context: BulkContext) -> Sequence[str]:
+    offered = context.service.extensions()
+    return offered.extensions if offered is not None else ()
 
 
 def _members(context: BulkContext) -> list[Json]:
@@ -131,6 +216,14 @@ def _file_name(name: str) -> str:
     return "-".join("".join(letter if letter.isascii() and letter.isalnum() else " " for letter in name.lower()).split())[:60]
 
 
+def activity_to_send(data: Json, present: Present) -> Json:
+    """Return an activity of a folder, with the ids of the service, as the service accepts it."""
+    links = [link.split("/", 1) for link in data.get("links", ())]
+    linked = [{"objectId": present.objects[slug].id, "recordId": record_id} for slug, record_id in links]
+    plain = {name: value for name, value in data.items() if name != "links"}
+    return plain | ({"linkedRecords": linked} if linked else {})
+
+
 def to_send(section: str, entry: Json, current: Json | None) -> Json:
     """Return the entry as the service shall have it: a new one disabled, a known one with what only the service has."""
     if section == "members":
@@ -157,8 +250,7 @@ def definitions_of(folder: OrgFolder) -> Json:
 
 
 def takes_sections(context: BulkContext) -> bool:
-    offered = context.service.extensions()
-    return offered is not None and WRITE in offered.extensions
+    return WRITE in _extensions(context)
 
 
 def current_entry(context: BulkContext, section: str, name: str, fields: Iterable[str]) -> Json | None:
