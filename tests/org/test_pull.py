@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.org.folder import RECORDS
-from crmctl.org.pull import split_lines
+from crmctl.org.folder import RECORDS, split_lines
 from tests.support.inprocess import run_here
 from tests.support.organizations import furnish
 from tests.support.service import RunningService

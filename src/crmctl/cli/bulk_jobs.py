@@ -12,7 +12,7 @@ from crmctl.cli.bulk_changes import OUTCOMES, approve, check_shown, show_resumed
 from crmctl.cli.bulk_output import RuntimeContext, resume_merges, show
 from crmctl.cli.record_queries import FEW_REQUESTS, one_list, query_context
 from crmctl.cli.runtime import counted
-from crmctl.errors import UsageError
+from crmctl.errors import PartialError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -115,16 +115,16 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
     if job is None:
         return False
     plan = undo_apply(context, job, dry_run=True)
-    counts = plan.counts
-    description = f"{counted(counts['records'], 'record')}, {counts['activities']:,} activities, {counts['entries']:,} entries"
-    description += f" and {counted(counts['schema'], 'change')} of the schema"
+    description = f"{counted(plan['records'], 'record')}, {plan['activities']:,} activities, {plan['entries']:,} entries"
+    description += f" and {counted(plan['schema'], 'change')} of the schema"
     runtime.confirm(f"Undo job {job.id}: {description}")
     if not runtime.dry_run:
         plan = undo_apply(context, job, dry_run=False, include_changed=include_changed)
         runtime.directory.forget()
     text = f"job {job.id}: {description} {'to undo; nothing was sent' if runtime.dry_run else 'undone'}"
-    show(runtime, plan.to_document(), text)
-    plan.raise_for_error()
+    show(runtime, plan, text)
+    if plan["left"]:
+        raise PartialError(f"not everything the job did was undone: {plan['left'][0]}", details={"left": plan["left"]})
     return True
 
 

@@ -120,27 +120,20 @@ def _logged(
 
     Raises UsageError for a malformed moment and DifferenceError.
     """
-    begins = dict(file.db.execute("SELECT table_name, json_array(no, noticed) FROM _changes WHERE op = 'begin'"))
-    if lacking := sorted(state.slug for state in states if state.table_name not in begins):
-        raise _forgotten(f"the mirror has not begun to remember changes of {lacking[0]}", "crmctl mirror sync begins it")
-    begun = {state.slug: jsontext.loads(begins[state.table_name]) for state in states}
-    trimmed = int(file.noted(TRIMMED) or 0)
+    trimmed, begins = int(file.noted(TRIMMED) or 0), "SELECT no, noticed FROM _changes WHERE op = 'begin' AND table_name = ?"
     if token := re.fullmatch(r"([0-9a-f]{12})-(\d+)", since):
         condition, first = "no > ?", int(token[2])
-        if token[1] != file.noted(IDENTITY):
-            raise _forgotten("the token belongs to another mirror", code="unknown_token")
-        if first > _last(file):
-            raise _forgotten("the token is newer than the mirror, as after an older mirror was put back", code="unknown_token")
-        if first < trimmed:
-            raise _forgotten("the mirror remembers 30 days, and the token is older")
-        if later := sorted(slug for slug, (number, _) in begun.items() if first < number):
-            raise _forgotten(f"the mirror knows changes of {later[0]} since a later moment only")
+        if token[1] != file.noted(IDENTITY) or first > _last(file):
+            raise _forgotten("the token belongs to another mirror, or to one that was replaced by an older one", code="unknown_token")
     else:
         condition, first = "noticed >= ?", micros_of(timestamp(since, now)) or 0
-        for slug, (_, as_of) in begun.items():
-            reach = max(as_of, int((now - KEPT_SECONDS) * MICROS) if trimmed else 0)
-            if first < reach:
-                raise _forgotten(f"the mirror knows changes of {slug} since {to_timestamp(reach)} only")
+    for state in states:
+        begin = file.db.execute(begins, (state.table_name,)).fetchone()
+        if begin is None:
+            raise _forgotten(f"the mirror has not begun to remember changes of {state.slug}", "crmctl mirror sync begins it")
+        reach = max(begin[1], int((now - KEPT_SECONDS) * MICROS) if trimmed else 0)
+        if first < (max(begin[0], trimmed) if token else reach):
+            raise _forgotten(f"the mirror knows changes of {state.slug} since {to_timestamp(reach)} only")
     slugs = {state.table_name: state.slug for state in states}
     query = f"SELECT op, table_name, record_id, before, after, noticed FROM _changes WHERE op <> 'begin' AND {condition} ORDER BY no"
     for op, table, *facts in file.db.execute(query, (first,)):

@@ -13,6 +13,7 @@ from crmctl.errors import CrmctlError, DeniedError, NotFoundError, PartialError,
 from crmctl.files.whole_files import whole_file
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
+from crmctl.models.resources import document_of
 from crmctl.org.compare import OrgComparison, Side, service_compared
 from crmctl.org.folder import ACTIVITY_ROWS, SECTIONS, OrgFolder, OrgRow, references_of, source_digest
 from crmctl.org.jobs import (
@@ -84,16 +85,9 @@ class ApplyPlan:
 
     def to_document(self) -> Json:
         """Return the JSON form. Every key is present."""
-        return {
-            "job": self.job,
-            "folder": str(self.folder),
-            "changes": self.changes,
-            "schema": [change.wire() for change in self.schema],
-            "records": self.records,
-            **self.others,
-            "notContained": [row.get("content") for row in self.coverage],
-            "left": self.left,
-        }
+        schema = [change.wire() for change in self.schema]
+        lacking = [row.get("content") for row in self.coverage]
+        return document_of(self, "job folder changes schema records left", schema=schema) | self.others | {"notContained": lacking}
 
 
 def apply(
@@ -198,10 +192,9 @@ def plan_of(
     """Return what an apply would do. `unsure`: why records of the folder are left that exist, or may exist. Raises RejectedError."""
     refuse_conflicts(compared.schema)
     folder = compared.folder
-    object_order(folder)
     schema = [change for change in compared.schema if change.action in (ChangeAction.CREATE, ChangeAction.UPDATE)]
     plan = ApplyPlan(folder.path, schema, [row for row in folder.manifest.coverage if not row.get("contained")])
-    for slug in folder.objects:
+    for slug in object_order(folder):
         lost = [source for source in compared.unpaired_ids(Side.RIGHT, slug) if source in unsure]
         if lost and prune:
             raise RejectedError(f"{slug} {lost[0]}: {unsure[lost[0]]}, so --prune might delete it", code="unmatched_records")
@@ -273,11 +266,11 @@ class _Run:
 
     def carry_out(self, *, prune: bool) -> None:
         self._schema()
-        compared, order = self.compared, object_order(self.compared.folder)
+        compared, order = self.compared, list(self.plan.records)
         for slug in order:
             self._create(slug)
         for slug in order:
-            rows = ({"id": change.id, **values} for change, values in compared.updates(slug))
+            rows = ({"id": change["id"], **values} for change, values in compared.updates(slug))
             if (first := next(rows, None)) is not None:
                 self._import(begin_step(self.job, "update", slug), chain([first], rows))
         for section in SECTIONS:
@@ -356,7 +349,7 @@ class _Run:
         """Create and change activities, or the entries of a section, one request each."""
         kind, compared = f" {section}", self.compared
         entries: list[tuple[str, str | None]] = [(source, None) for source in compared.unpaired_ids(Side.RIGHT, kind)]
-        entries += [(str(change.other_id), change.id) for change, _ in compared.updates(kind)]
+        entries += [(change["otherId"], change["id"]) for change, _ in compared.updates(kind)]
         if section not in self.plan.others or not entries:
             return
         step = begin_step(self.job, "entries", section)

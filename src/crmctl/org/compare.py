@@ -10,7 +10,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from enum import IntEnum
 from itertools import groupby, islice
 from pathlib import Path
@@ -19,8 +18,7 @@ from typing import Any
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.whole_files import Spill
-from crmctl.frozen import frozen
-from crmctl.match.keys import key_rule
+from crmctl.match.keys import KeyRule, key_rule
 from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
@@ -37,7 +35,7 @@ from crmctl.org.folder import (
     file_facts,
     references_of,
 )
-from crmctl.org.organization import Entries, Organization, fetch_file, portable, sync_organization
+from crmctl.org.organization import Entries, fetch_file, portable, sync_organization
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
 from crmctl.schema.schema_document import Present, SchemaDocument
 from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec
@@ -49,9 +47,6 @@ EMAIL = Attribute(id="email", slug="email", type=AttributeType.EMAIL)
 UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 USERS, ANY = " users", " any"
 """Targets of references besides objects: user ids of members, and records of an unnamed object."""
-
-KeyOf = Callable[[OrgRow], str | None]
-"""Returns the key of a row."""
 
 NewId = Callable[[str, str, str], str | None]
 """Returns the new id for the name of a reference, its target and its id; None leaves the reference out."""
@@ -87,6 +82,7 @@ class OrgTables(Spill):
         """`objects`: those of the folder, or those to pull. Only their references count, and those of activities and entries."""
         super().__init__()
         self._lefts: dict[str, dict[str, str]] = {}
+        self._rules: dict[str, KeyRule] = {}
         self.references = {spec.slug: {name: attribute.target or "" for name, attribute in references_of(spec).items()} for spec in objects}
         self._objects = jsontext.dumps([*self.references])
 
@@ -109,13 +105,14 @@ class OrgTables(Spill):
                 del moved[name]
         return moved, lost
 
-    def add(self, side: Side, row: OrgRow, key: str | None = None) -> str | None:
+    def add(self, side: Side, row: OrgRow) -> str | None:
         """Add a row with its references; return the place of the row that already has its id."""
         links = list[tuple[str, str, str]]()
         data, _ = self.moved(row.kind, row.data, lambda *link: links.append(link) or link[2])  # type: ignore[func-returns-value]
+        key = self._rules[row.kind].key(row.data) if row.kind in self._rules else None
         values = (side, row.kind, row.id, row.place, jsontext.dumps(data), key)
         if not self._db.execute("INSERT OR IGNORE INTO item VALUES (?, ?, ?, ?, ?, ?)", values).rowcount:
-            return str(self._db.execute("SELECT place FROM item WHERE side = ? AND kind = ? AND id = ?", values[:3]).fetchone()[0])
+            return str(self._one("SELECT place FROM item WHERE side = ? AND kind = ? AND id = ?", *values[:3]))
         self._db.executemany("INSERT INTO link VALUES (?, ?, ?, ?, ?, ?)", ((*values[:3], *link) for link in links))
         return None
 
@@ -130,12 +127,14 @@ class OrgTables(Spill):
             yield row_id, jsontext.loads(data)
 
     def data(self, side: Side, kind: str, row_id: str) -> Json:
-        query = "SELECT data FROM item WHERE side = ? AND kind = ? AND id = ?"
-        data: Json = jsontext.loads(self._db.execute(query, (side, kind, row_id)).fetchone()[0])
+        data: Json = jsontext.loads(self._one("SELECT data FROM item WHERE side = ? AND kind = ? AND id = ?", side, kind, row_id))
         return data
 
     def count(self, side: Side, kind: str) -> int:
-        return int(self._db.execute("SELECT COUNT(*) FROM item WHERE side = ? AND kind = ?", (side, kind)).fetchone()[0])
+        return int(self._one("SELECT COUNT(*) FROM item WHERE side = ? AND kind = ?", side, kind))
+
+    def _one(self, query: str, *values: Any) -> Any:
+        return self._db.execute(query, values).fetchone()[0]
 
     # -- references ------------------------------------------------------------------------------------------------------------------
 
@@ -245,8 +244,7 @@ class OrgTables(Spill):
 
     def has_keys(self, kind: str) -> bool:
         """Whether a row of the folder has a key."""
-        query = "SELECT 1 FROM item WHERE side = 1 AND kind = ? AND key IS NOT NULL LIMIT 1"
-        return self._db.execute(query, (kind,)).fetchone() is not None
+        return bool(self._one("SELECT EXISTS (SELECT 1 FROM item WHERE side = 1 AND kind = ? AND key IS NOT NULL)", kind))
 
     def pairs(self, kind: str) -> Iterator[tuple[str, Json, str, Json]]:
         """Yield id and data of both sides of each pair, in the order of the right ids."""
@@ -297,19 +295,9 @@ def _moved_activity(data: Json, new: NewId) -> tuple[Json, list[str]]:
 # -- differences ---------------------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class OrgChange:
-    """One difference: a record, activity or entry that was added, removed or changed. `values` maps slugs to `[before, after]`."""
-
-    change: str
-    object: str
-    id: str
-    other_id: str | None = None
-    values: Mapping[str, list[Any]] = field(default_factory=dict)
-
-    def to_document(self) -> Json:
-        """Return the JSON form. Every key is present."""
-        return {"change": self.change, "object": self.object, "id": self.id, "otherId": self.other_id, "values": self.values}
+def change_row(change: str, kind: str, row_id: str, values: Mapping[str, list[Any]], other_id: str | None = None) -> Json:
+    """Return one difference: a record, activity or entry that was added, removed or changed. `values` maps slugs to `[before, after]`."""
+    return {"change": change, "object": kind.strip(), "id": row_id, "otherId": other_id, "values": values}
 
 
 class OrgComparison(OrgTables):
@@ -320,25 +308,23 @@ class OrgComparison(OrgTables):
     service. `is_exact`: values that mean the same differ if they are written differently.
     """
 
+    is_exact = False
+
     schema: list[SchemaChange]
     present: Present
     entries: Entries
     open_references: Sequence[tuple[str, str, list[str]]] = ()
 
-    def __init__(self, folder: OrgFolder, matches: Iterable[str], *, is_exact: bool = False) -> None:
+    def __init__(self, folder: OrgFolder, matches: Iterable[str]) -> None:
         """`matches`: options OBJECT=ATTR that replace the keys of the folder's settings. Raises UsageError for wrong ones."""
         super().__init__(folder.schema.objects)
         self.folder = folder
-        self.is_exact = is_exact
         self.kinds: Sequence[str] = (ACTIVITY_ROWS, *SECTION_ROWS)
         attributes = present_of(folder.schema).attributes
         chosen = dict(object_option(folder.objects, text, "=", "--match OBJECT=ATTR, for example people=email") for text in matches)
         keys = {slug: key for slug, key in {**folder.settings.keys, **chosen}.items() if slug in attributes}
         self._rules = {slug: key_rule([key], [*attributes[slug].values()], "--match") for slug, key in keys.items()}
         self._attributes = {**attributes, MEMBER_ROWS: {"email": EMAIL}}
-
-    def key(self, row: OrgRow) -> str | None:
-        return self._rules[row.kind].key(row.data) if row.kind in self._rules else None
 
     def match(self, id_map: Mapping[str, str], members: Iterable[Json]) -> None:
         """Pair rows by id, known pair or key; activities also by content, entries by name. `members`: those of the left side."""
@@ -368,7 +354,7 @@ class OrgComparison(OrgTables):
 
         return self.moved(kind, data, new)
 
-    def changed(self, kind: str, *, strict: bool = False) -> Iterator[OrgChange]:
+    def changed(self, kind: str, *, strict: bool = False) -> Iterator[Json]:
         """Yield the pairs that differ. `strict` is that of `translated`."""
         attributes = {} if self.is_exact else self._attributes.get(kind, {})
         for left_id, before, right, after in self.pairs(kind):
@@ -376,21 +362,21 @@ class OrgComparison(OrgTables):
             values = {name: [value, None] for name, value in before.items() if name not in values} | values
             values = {name: pair for name, pair in values.items() if not _alike(attributes.get(name), *pair)}
             if values:
-                yield OrgChange("changed", kind.strip(), left_id, right, values)
+                yield change_row("changed", kind, left_id, values, right)
 
-    def updates(self, kind: str, *, strict: bool = True) -> Iterator[tuple[OrgChange, Json]]:
+    def updates(self, kind: str, *, strict: bool = True) -> Iterator[tuple[Json, Json]]:
         """Yield the pairs that an apply changes, each with the values that the folder holds: apply clears nothing."""
         for change in self.changed(kind, strict=strict):
-            if values := {name: after for name, (_, after) in change.values.items() if after is not None}:
+            if values := {name: after for name, (_, after) in change["values"].items() if after is not None}:
                 yield change, values
 
-    def changes(self, *, strict: bool = False) -> Iterator[OrgChange]:
+    def changes(self, *, strict: bool = False) -> Iterator[Json]:
         """Yield every difference of records, activities and entries."""
         for kind in (*self.folder.objects, *self.kinds):
             for row_id, data in self.unpaired(Side.RIGHT, kind):
-                yield OrgChange("added", kind.strip(), row_id, None, {name: [None, value] for name, value in data.items()})
+                yield change_row("added", kind, row_id, {name: [None, value] for name, value in data.items()})
             for row_id, data in self.unpaired(Side.LEFT, kind):
-                yield OrgChange("removed", kind.strip(), row_id, None, {name: [value, None] for name, value in data.items()})
+                yield change_row("removed", kind, row_id, {name: [value, None] for name, value in data.items()})
             yield from self.changed(kind, strict=strict)
 
 
@@ -424,7 +410,7 @@ def object_option(objects: Collection[str], text: str, sign: str, form: str) -> 
 # -- reading folders -----------------------------------------------------------------------------------------------------------------
 
 
-def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *, edited: bool) -> Iterator[tuple[str, str]]:
+def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, *, edited: bool) -> Iterator[tuple[str, str]]:
     """Read a folder into the tables. Yield place and text of its problems. `edited`: files may differ from the manifest."""
     if not edited:
         yield from folder.checksum_problems()
@@ -434,7 +420,7 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *,
             yield row.place, f"{row.kind} has no attribute {unknown[0]} in {SCHEMA}"
         if row.kind in SECTION_ROWS:
             row = row._replace(data=portable(row.kind.strip(), row.data))
-        if (other := tables.add(side, row, key(row))) is not None:
+        if (other := tables.add(side, row)) is not None:
             yield row.place, f"the id {row.id} is also in {other}"
         if row.kind == FILE_ROWS and not (path := folder.file(f"{FILES}/{row.data['sha256']}")).is_file():
             yield row.place, f"{row.id} is missing: {FILES}/{path.name}"
@@ -448,12 +434,13 @@ def load_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf, *,
             yield kind.strip(), f"holds {count:,} rows, the manifest says {totals.get(kind, 0):,}"
 
 
-def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, key: KeyOf = lambda _: None, *, edited: bool = False) -> None:
+def check_folder(tables: OrgTables, side: Side, folder: OrgFolder, *, edited: bool = False) -> None:
     """Read a folder into the tables. Raises RejectedError with its first problems. `edited` is that of `load_folder`."""
     problems = list[Json]()
     try:
-        loading = load_folder(tables, side, folder, key, edited=edited)
-        problems.extend({"place": place, "problem": text} for place, text in islice(loading, MOST_PROBLEMS))
+        problems.extend(
+            {"place": place, "problem": text} for place, text in islice(load_folder(tables, side, folder, edited=edited), MOST_PROBLEMS)
+        )
     except RejectedError as error:
         problems += error.details or [{"place": str(folder.path), "problem": error.message}]
     if problems:
@@ -479,12 +466,12 @@ def verify(path: Path) -> OrgFolder:
 
 @contextmanager
 def folders_compared(
-    before: OrgFolder, after: OrgFolder, matches: Iterable[str], id_map: Mapping[str, str] | None = None, *, is_exact: bool = False
+    before: OrgFolder, after: OrgFolder, matches: Iterable[str] = (), id_map: Mapping[str, str] | None = None
 ) -> Iterator[OrgComparison]:
-    """Compare two folders. `id_map` maps ids of the second to ids of the first; `is_exact` is that of the comparison."""
-    with OrgComparison(after, matches, is_exact=is_exact) as compared:
-        check_folder(compared, Side.LEFT, before, compared.key, edited=True)
-        check_folder(compared, Side.RIGHT, after, compared.key, edited=True)
+    """Compare two folders. `id_map` maps ids of the second to ids of the first."""
+    with OrgComparison(after, matches) as compared:
+        check_folder(compared, Side.LEFT, before, edited=True)
+        check_folder(compared, Side.RIGHT, after, edited=True)
         compared.schema = compare(after.schema, present_of(before.schema), prune=True)
         compared.match(id_map or {}, [row.data for row in before.entries("members")])
         yield compared
@@ -499,16 +486,19 @@ def service_compared(
     `id_map` maps ids of the folder to ids of the service. Raises RejectedError for a damaged folder before the first request.
     """
     with OrgComparison(folder, matches) as compared:
-        check_folder(compared, Side.RIGHT, folder, compared.key, edited=edited)
+        check_folder(compared, Side.RIGHT, folder, edited=edited)
         slugs = {*folder.objects, *(reference.target for spec in folder.objects.values() for reference in references_of(spec).values())}
         organization = sync_organization(context, lambda every: [some for some in every if some.slug in slugs], folder.parts)
         with organization.copy:
-            _refuse_excluded(organization, folder)
+            for slug in organization.objects.keys() & folder.objects:
+                for excluded in {attribute.slug for attribute in folder.objects[slug].attributes} & organization.excluded(slug):
+                    problem = f"the mirror of the service excludes {slug}.{excluded}, so crmctl cannot compare it"
+                    raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
             files = {*compared.unpaired_ids(Side.RIGHT, FILE_ROWS)}
             for row in organization.rows():
                 if row.kind == FILE_ROWS and row.id in files:
                     row = row._replace(data=fetch_file(context, organization.entries[FILES][row.id]))
-                compared.add(Side.LEFT, row, compared.key(row))
+                compared.add(Side.LEFT, row)
         compared.present, compared.entries = organization.present, organization.entries
         compared.schema = compare(folder.schema, organization.present)
         compared.kinds = (ACTIVITY_ROWS, *(f" {section}" for section in organization.entries))
@@ -517,27 +507,21 @@ def service_compared(
         yield compared
 
 
-def _refuse_excluded(organization: Organization, folder: OrgFolder) -> None:
-    for slug in organization.objects.keys() & folder.objects:
-        for attribute in folder.objects[slug].attributes:
-            if not organization.copy.holds(organization.objects[slug].id, [attribute.slug]):
-                problem = f"the mirror of the service excludes {slug}.{attribute.slug}, so crmctl cannot compare it"
-                raise UsageError(problem, hint="crmctl mirror remove, then give the command again")
-
-
 def drill_differences(folder: OrgFolder, restored: OrgFolder, ids: Mapping[str, str]) -> list[Json]:
     """Compare a folder with what a throw-away service gave back; `ids` maps its ids to those of that service.
 
     References to what the folder does not hold do not count.
     """
-    with folders_compared(restored, folder, (), ids, is_exact=True) as compared:
+    with folders_compared(restored, folder, id_map=ids) as compared:
+        compared.is_exact = True
         problems = [
             {"place": change.place, "problem": change.summary} for change in compared.schema if change.action is not ChangeAction.DELETE
         ]
         words = {"added": "not restored", "removed": "restored although the folder lacks it", "changed": "restored differently"}
         for change in compared.changes(strict=True):
-            values = f": {', '.join(change.values)}" if change.change == "changed" else ""
-            problems.append({"place": f"{change.object} {change.other_id or change.id}", "problem": words[change.change] + values})
+            values = f": {', '.join(change['values'])}" if change["change"] == "changed" else ""
+            problem = words[change["change"]] + values
+            problems.append({"place": f"{change['object']} {change['otherId'] or change['id']}", "problem": problem})
     return problems
 
 
@@ -572,21 +556,21 @@ LISTED = 200
 """Most records of an object in a report; the counts are exact."""
 
 
-def report_text(changes: Sequence[OrgChange], schema: Sequence[SchemaChange], title: str) -> str:
+def report_text(changes: Sequence[Json], schema: Sequence[SchemaChange], title: str) -> str:
     """Return the differences as Markdown for a merge request."""
     lines = [f"# {title}", ""]
     if schema:
         words = {ChangeAction.DELETE: "remove", ChangeAction.EXTRA: "remove"}
         lines += ["## Schema", ""]
         lines += [*(f"- {words.get(change.action, change.action)} `{change.place}`: {_cell(change.summary)}" for change in schema), ""]
-    for slug in dict.fromkeys(change.object for change in changes):
-        of_object = [change for change in changes if change.object == slug]
-        counts = {word: sum(change.change == word for change in of_object) for word in ("added", "removed", "changed")}
-        lines += [f"## {slug}", "", ", ".join(f"{count:,} {word}" for word, count in counts.items() if count), ""]
+    for slug in dict.fromkeys(change["object"] for change in changes):
+        of_object = [change for change in changes if change["object"] == slug]
+        counts = Counter(change["change"] for change in of_object)
+        lines += [f"## {slug}", "", ", ".join(f"{count:,} {word}" for word, count in counts.items()), ""]
         lines += ["| record | change | attribute | before | after |", "|---|---|---|---|---|"]
         for change in of_object[:LISTED]:
-            for name, (before, after) in change.values.items() or {"": ("", "")}.items():
-                lines.append(f"| `{_cell(change.id)}` | {change.change} | {name} | {_cell(before)} | {_cell(after)} |")
+            for name, (before, after) in change["values"].items() or {"": ("", "")}.items():
+                lines.append(f"| `{_cell(change['id'])}` | {change['change']} | {name} | {_cell(before)} | {_cell(after)} |")
         lines += [f"| and {len(of_object) - LISTED:,} more | | | | |"] if len(of_object) > LISTED else []
         lines.append("")
     return "\n".join(lines if changes or schema else [*lines, "No differences.", ""])

@@ -7,9 +7,9 @@ import re
 import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn, Self, get_args
+from typing import IO, Literal, NamedTuple, NoReturn, Self, get_args
 
 from pydantic import Field, ValidationError
 
@@ -50,7 +50,7 @@ FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
 """Other files that people may keep in the folder, besides names that begin with a dot."""
 
 MOST_BYTES = 1 << 30
-MOST_LINE = 16_000_000
+SPLIT_BYTES = 64_000_000
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{,199}\Z")
 _HINT = "crmctl org verify DIR names every problem"
 _SETTINGS_TEXT = """\
@@ -258,7 +258,7 @@ class OrgFolder:
     def _lines(self, part: str) -> Iterator[tuple[str, Json]]:
         for name in self._files(part):
             with self.file(name).open("rb") as file:
-                for number, raw in enumerate(iter(lambda: file.readline(MOST_LINE), b""), 1):
+                for number, raw in enumerate(file, 1):
                     yield f"{name}:{number}", _line(f"{name}:{number}", raw)
 
     def checksum_problems(self) -> Iterator[tuple[str, str]]:
@@ -309,17 +309,6 @@ def _holds(path: Path, manifest: Json) -> bool:
         return False
 
 
-def store_content(path: Path, place: Path, manifest: Json, settings: OrgSettings) -> bool:
-    """Move new content from `place` into the folder; return False if it holds exactly that already. Settings are written only once."""
-    if not (path / SETTINGS).exists():
-        (place / SETTINGS).write_text(settings.text(), encoding="utf-8")
-    elif (path / MANIFEST).exists() and _holds(path, manifest):
-        return False
-    (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    replace_content(path)
-    return True
-
-
 def entry_id(section: str, entry: Json) -> str:
     """Return what identifies an entry: its name, for members the address without case."""
     name = str(entry[SECTIONS[section]])
@@ -328,8 +317,6 @@ def entry_id(section: str, entry: Json) -> str:
 
 def _line(place: str, raw: bytes) -> Json:
     """Return a line of a file as an object with an id. Raises RejectedError."""
-    if len(raw) == MOST_LINE:
-        refuse(place, f"the line is longer than {size_text(MOST_LINE)}")
     if not raw.endswith(b"\n"):
         refuse(place, "the last line is cut off")
     try:
@@ -350,16 +337,16 @@ def _are_objects(value: object, *fields: str) -> bool:
 
 def _entry_problem(section: str, entry: Json) -> str | None:
     """Return what is wrong with an entry that has a name."""
-    is_member, is_file, actions = section == "members", section == FILES, entry.get("actions")
+    is_member, is_file = section == "members", section == FILES
     problems = {
         "has no name": is_member and "name" not in entry,
         "has a role that is no text": is_member and not isinstance(entry.get("role", ""), str),
         "has no sha256": is_file and not re.fullmatch("[0-9a-f]{64}", str(entry.get("sha256"))),
         "has no contentType": is_file and not isinstance(entry.get("contentType"), str),
         "holds half a character (a lone surrogate)": jsontext.holds_half(entry),
-        "has filters that are no list": not isinstance(entry.get("filters", []), list),
-        "has conditions that are no list": not isinstance(entry.get("conditions", []), list),
-        "has no list of actions, each with fields such as type": section == "workflows" and not (actions and _are_objects(actions)),
+        "has filters that are no list of conditions": not _are_objects(entry.get("filters", [])),
+        "has conditions that are no list of conditions": not _are_objects(entry.get("conditions", [])),
+        "has no list of actions": section == "workflows" and not (entry.get("actions") and _are_objects(entry["actions"])),
     }
     return next((problem for problem, is_wrong in problems.items() if is_wrong), None)
 
@@ -390,6 +377,68 @@ def file_facts(path: Path) -> Json:
 def references_of(spec: ObjectSpec) -> dict[str, AttributeSpec]:
     """Return an object's reference attributes by slug."""
     return {attribute.slug: attribute for attribute in spec.attributes if attribute.type == AttributeType.REFERENCE}
+
+
+# -- writing -------------------------------------------------------------------------------------------------------------------------
+
+
+def write_lines(place: Path, part: str, documents: Iterable[Json]) -> int:
+    """Write the file of a part, or a folder of pieces if it is large; return the number of its lines."""
+    path = place / f"{part}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        number = sum(1 for document in documents if file.write(jsontext.dumps(document) + "\n"))
+    split_lines(path)
+    return number
+
+
+def split_lines(path: Path, limit: int = SPLIT_BYTES) -> None:
+    """Split a large file by the last digits of the ids, so that each part stays below the limit."""
+    digits = 0
+    while path.stat().st_size / 16**digits > limit:
+        digits += 1
+    if not digits:
+        return
+    folder = path.with_suffix("")
+    folder.mkdir()
+    with ExitStack() as opened:
+        parts: dict[str, IO[bytes]] = {}
+        for line in opened.enter_context(path.open("rb")):
+            name = jsontext.loads(line)["id"][-digits:].lower()
+            name = name if name.isalnum() else "other"
+            if name not in parts:
+                parts[name] = opened.enter_context((folder / f"{name}.jsonl").open("wb"))
+            parts[name].write(line)
+    path.unlink()
+
+
+def write_section(place: Path, section: str, entries: Sequence[Json]) -> None:
+    """Write the entries of a section."""
+    if section not in ENTRY_FILES:
+        (place / f"{section}.yaml").write_text(yaml_text.dumps(list(entries)), encoding="utf-8")
+        return
+    (place / section).mkdir()
+    names = [_file_name(entry["name"]) for entry in entries]
+    for entry, name in zip(entries, names, strict=True):
+        if not name or names.count(name) > 1:  # names that look alike get a checksum
+            name = f"{name or 'entry'}-{digest_of(entry['name'])}"
+        (place / section / f"{name}.yaml").write_text(yaml_text.dumps(entry), encoding="utf-8")
+
+
+def _file_name(name: str) -> str:
+    return "-".join("".join(letter if letter.isascii() and letter.isalnum() else " " for letter in name.lower()).split())[:60]
+
+
+def store_content(path: Path, place: Path, manifest: Json, settings: OrgSettings) -> bool:
+    """Move new content from `place` into the folder; return False if it holds exactly that already. Settings are written only once."""
+    manifest = {"format": FORMAT, **manifest, "files": {name: file_facts(place / name) for name in data_files(place)}}
+    if not (path / SETTINGS).exists():
+        (place / SETTINGS).write_text(settings.text(), encoding="utf-8")
+    elif (path / MANIFEST).exists() and _holds(path, manifest):
+        return False
+    (place / MANIFEST).write_text(jsontext.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    replace_content(path)
+    return True
 
 
 # -- replacing the data as a whole, however the program ends -------------------------------------------------------------------------

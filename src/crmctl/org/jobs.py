@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,19 +127,15 @@ class AppliedRecords:
                 applied.ids |= {source: note["id"] for source, note in notes if note["id"] is not None}
             elif (sources := step.apply.recall(step.folder.name)) and (job := step.job()) is not None:
                 with closing(Journal(job.folder, step.apply.clock)) as journal:
-                    applied._add_rows(step.object, journal, job, sources)
+                    applied.sent_at |= dict.fromkeys(sources, last_sent_at(journal))
+                    for number, row in _rows_left(journal, job):
+                        if row.record_id is not None:
+                            applied.ids[sources[number - 1]] = row.record_id
+                        elif row.state in UNSURE and job.state is not JobState.UNDONE:
+                            applied.unsure[sources[number - 1]] = UNSURE[row.state]
+                    for number, ids in surplus_records(journal).items():
+                        applied.copies |= dict.fromkeys(ids, (step.object, sources[number - 1]))
         return applied
-
-    def _add_rows(self, slug: str, journal: Journal, job: JobInfo, sources: Sequence[str]) -> None:
-        """Add the rows of a step's job. `sources` are their ids in the folder."""
-        self.sent_at |= dict.fromkeys(sources, last_sent_at(journal))
-        for number, row in _rows_left(journal, job):
-            if row.record_id is not None:
-                self.ids[sources[number - 1]] = row.record_id
-            elif row.state in UNSURE and job.state is not JobState.UNDONE:
-                self.unsure[sources[number - 1]] = UNSURE[row.state]
-        for number, ids in surplus_records(journal).items():
-            self.copies |= dict.fromkeys(ids, (slug, sources[number - 1]))
 
 
 def _rows_left(journal: Journal, job: JobInfo) -> list[tuple[int, RowEntry]]:
@@ -234,30 +229,14 @@ def raise_unfinished(result: ImportResult, folder: str) -> None:
 # -- undo ----------------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class OrgUndo:
-    """Preview or outcome of undoing an apply. `steps` are the documents of its undone steps, `left` what stays and why."""
+def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_changed: bool = False) -> Json:
+    """Undo the steps of an apply, the last one first. A dry run only counts. Raises errors that end it early; a repetition continues.
 
-    job: str
-    counts: Counter[str] = field(default_factory=Counter)
-    steps: list[Json] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-
-    def raise_for_error(self) -> None:
-        if self.left:
-            raise PartialError(f"not everything the job did was undone: {self.left[0]}", details={"left": self.left})
-
-    def to_document(self) -> Json:
-        """Return the JSON form. Every key is present."""
-        counts = {name: self.counts[name] for name in ("records", "activities", "entries", "schema")}
-        return {"job": self.job, **counts, "steps": self.steps, "left": self.left}
-
-
-def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_changed: bool = False) -> OrgUndo:
-    """Undo the steps of an apply, the last one first. A dry run only counts. Raises errors that end it early; a repetition continues."""
+    Return how many records, activities, entries and changes of the schema it undoes, the results of its steps, and what is left and why.
+    """
     refuse_running(job)
     check_service(job.header, context.origin)
-    result = OrgUndo(job.id)
+    result: Json = {"job": job.id, "records": 0, "activities": 0, "entries": 0, "schema": 0, "steps": [], "left": []}
     with closing(Journal(job.folder, context.clock)) as apply, apply.hold():
         for step in reversed(steps_of(apply)):
             if step.kind == "schema":
@@ -265,40 +244,40 @@ def undo_apply(context: BulkContext, job: JobInfo, *, dry_run: bool, include_cha
             elif step.kind == "entries":
                 _undo_entries(context, step, result, dry_run=dry_run)
             elif (info := step.job()) is not None and info.state is not JobState.UNDONE:
-                result.counts["records"] += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
+                result["records"] += sum(info.counts[state] for state in (RowState.CREATED, RowState.UPDATED, RowState.FAILED))
                 if not dry_run:
                     request = UndoRequest(info.id, include_changed=include_changed)
                     _undo_records(step.context(context), step.object, request, result)
         if not dry_run:
-            apply.state = JobState.FINISHED if result.left else JobState.UNDONE
+            apply.state = JobState.FINISHED if result["left"] else JobState.UNDONE
     return result
 
 
-def _undo_records(context: BulkContext, slug: str, request: UndoRequest, result: OrgUndo) -> None:
+def _undo_records(context: BulkContext, slug: str, request: UndoRequest, result: Json) -> None:
     try:
         plan = undo(context, request, lambda _: None)
-        result.steps.append(plan.to_document())
+        result["steps"].append(plan.to_document())
         plan.raise_for_error()
     except UsageError as error:
         if error.code != "nothing_to_undo":
             raise
     except PartialError as error:
-        result.left.append(f"{slug}: {error.message}")
+        result["left"].append(f"{slug}: {error.message}")
 
 
-def _undo_entries(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
+def _undo_entries(context: BulkContext, step: OrgStep, result: Json, *, dry_run: bool) -> None:
     """Delete created activities and entries and restore changed ones, unless somebody changed them since."""
     for source, note in step.notes().items():
         if note["id"] is not None:
-            result.counts["activities" if step.object == "activities" else "entries"] += 1
+            result["activities" if step.object == "activities" else "entries"] += 1
             if not dry_run and (why := take_back(context, step.object, note["id"], note["sent"], note["before"])) is not None:
-                result.left.append(f"{step.object} {source}: {why}")
+                result["left"].append(f"{step.object} {source}: {why}")
 
 
-def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_run: bool) -> None:
+def _undo_schema(context: BulkContext, step: OrgStep, result: Json, *, dry_run: bool) -> None:
     """Delete created attributes and objects that hold nothing now."""
     created = [tuple(pair) for note in step.notes().values() for pair in note["made"]]
-    result.counts["schema"] += len(created)
+    result["schema"] += len(created)
     if dry_run or not created:
         return
     service, present = context.service, read_service(context.service)
@@ -309,7 +288,7 @@ def _undo_schema(context: BulkContext, step: OrgStep, result: OrgUndo, *, dry_ru
             continue
         filters = [Condition(name, Operator.IS_NOT_EMPTY, "true")] if name is not None else []
         if service.search_records(crm_object.id, limit=1, filters=filters).items:
-            result.left.append(f"{slug if name is None else f'{slug}.{name}'} holds values of somebody else")
+            result["left"].append(f"{slug if name is None else f'{slug}.{name}'} holds values of somebody else")
         elif attribute is None:
             service.delete_object(crm_object.id)
         elif (slug, None) not in created:

@@ -22,9 +22,8 @@ from crmctl.mirror.sync import SyncRequest, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Activity, Object
-from crmctl.org.folder import ACTIVITY_ROWS, ENTRY_FILES, FILES, SECTIONS, OrgFolder, OrgRow, digest_of, entry_id
+from crmctl.org.folder import ACTIVITY_ROWS, ENTRY_FILES, FILES, SECTIONS, OrgFolder, OrgRow, entry_id
 from crmctl.schema.schema_document import Present, SchemaDocument, to_document
-from crmctl.values import yaml_text
 
 READ, WRITE = "GET /definitions", "POST /definitions"
 DOWNLOAD_SECONDS = 600.0
@@ -49,12 +48,11 @@ def portable(section: str, entry: Mapping[str, object]) -> Json:
     return {name: _FORMS[name](value) if name in _FORMS else value for name, value in kept.items()}
 
 
-def _condition(condition: object) -> object:
-    """Return a condition with its value as text; one without a value compares with `true`."""
-    if not isinstance(condition, dict):
-        return condition
-    value = condition.get("value", "true")
-    return condition | {"value": value if isinstance(value, str) else jsontext.dumps(value)}
+def _conditions(conditions: Sequence[Json]) -> list[Json]:
+    """Return conditions with their values as text; one without a value compares with `true`."""
+    values = [condition.get("value", "true") for condition in conditions]
+    texts = [value if isinstance(value, str) else jsontext.dumps(value) for value in values]
+    return [condition | {"value": text} for condition, text in zip(conditions, texts, strict=True)]
 
 
 def _action(action: Json) -> Json:
@@ -62,8 +60,8 @@ def _action(action: Json) -> Json:
 
 
 _FORMS: Mapping[str, Callable[[Any], object]] = {
-    "filters": lambda conditions: [_condition(condition) for condition in conditions],
-    "conditions": lambda conditions: [_condition(condition) for condition in conditions],
+    "filters": _conditions,
+    "conditions": _conditions,
     "actions": lambda actions: [_action(action) for action in actions],
     "sort": lambda sort: {"order": "asc"} | sort if isinstance(sort, dict) else sort,
     "eventTypes": lambda types: sorted(types, key=str) if isinstance(types, list) else types,
@@ -92,6 +90,11 @@ class Organization:
     @cached_property
     def schema(self) -> SchemaDocument:
         return to_document(self.present, list(self.objects))
+
+    def excluded(self, slug: str) -> set[str]:
+        """Return the attributes of an object whose values the mirror does not keep."""
+        state = self.copy.state(self.objects[slug].id)
+        return set(state.excluded) if state is not None else set()
 
     def leave_out_other_entries(self) -> None:
         """Leave out the reports and workflows of objects that are not chosen."""
@@ -197,23 +200,6 @@ def fetch_file(context: BulkContext, entry: Json, folder: Path | None = None) ->
     if folder is not None:
         Path(file.name).replace(folder / digest)
     return portable(FILES, entry) | {"sha256": digest}
-
-
-def write_section(section: str, entries: Sequence[Json], place: Path) -> None:
-    """Write the entries of a section into a folder."""
-    if section not in ENTRY_FILES:
-        (place / f"{section}.yaml").write_text(yaml_text.dumps(list(entries)), encoding="utf-8")
-        return
-    (place / section).mkdir()
-    names = [_file_name(entry["name"]) for entry in entries]
-    for entry, name in zip(entries, names, strict=True):
-        if not name or names.count(name) > 1:  # names that look alike get a checksum
-            name = f"{name or 'entry'}-{digest_of(entry['name'])}"
-        (place / section / f"{name}.yaml").write_text(yaml_text.dumps(entry), encoding="utf-8")
-
-
-def _file_name(name: str) -> str:
-    return "-".join("".join(letter if letter.isascii() and letter.isalnum() else " " for letter in name.lower()).split())[:60]
 
 
 def activity_to_send(data: Json, present: Present) -> Json:

@@ -3,52 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
-from typing import IO
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import RejectedError, UsageError
 from crmctl.match.keys import KEY_TYPES
 from crmctl.mirror.file import writing_turn
-from crmctl.models import jsontext
-from crmctl.models.ids import check_choice, suggestion
+from crmctl.mirror.local_copy import condition_test
+from crmctl.models.ids import check_choice
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import Attribute, AttributeType
+from crmctl.models.resources import AttributeType, Record
 from crmctl.org.compare import OrgTables, Side, object_option
 from crmctl.org.folder import (
-    ACTIVITIES,
     ACTIVITY_ROWS,
     FILES,
-    FORMAT,
     MEMBER_ROWS,
     PARTS,
-    RECORDS,
     SCHEMA,
     SETTINGS,
     OrgFolder,
     OrgSettings,
     check_start,
-    data_files,
     digest_of,
-    file_facts,
     new_content,
     source_digest,
     store_content,
+    write_lines,
+    write_section,
 )
 from crmctl.org.mask import Mask
-from crmctl.org.organization import DISABLED, Organization, coverage, fetch_file, sync_organization, write_section
+from crmctl.org.organization import DISABLED, Organization, coverage, fetch_file, sync_organization
 from crmctl.plan.job_run import requests_made
 from crmctl.values import yaml_text
-from crmctl.values.conditions import value_test
-from crmctl.values.filters import parse_condition
+from crmctl.values.filters import check_slugs, parse_condition
 from crmctl.values.moments import to_timestamp
 
 LOCKS = "org"
-SPLIT_BYTES = 64_000_000
 NEVER_CONTAINED = (
     coverage("history", None, "the interface has no history; crmctl mirror changes emits it from now on"),
     coverage("times and authors of records", None, "the service sets them"),
@@ -105,10 +98,12 @@ def _restrict(
 
     Raises UsageError for a malformed option, RejectedError for too many records.
     """
-    attributes, tests, sizes = organization.present.attributes, defaultdict[str, list[Callable[[Json], bool]]](list), dict[str, int]()
+    attributes, tests, sizes = organization.present.attributes, defaultdict[str, list[Callable[[Record], bool]]](list), dict[str, int]()
     for text in where:
-        slug, condition = object_option(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
-        tests[slug].append(_test(slug, attributes[slug], condition))
+        slug, words = object_option(attributes, text, ":", "--where OBJECT:CONDITION, for example 'deals:stage=won'")
+        condition = parse_condition(words)
+        check_slugs([condition], [*attributes[slug].values()])
+        tests[slug].append(condition_test(attributes[slug], condition))
     form = "--sample OBJECT=N, for example people=500"
     for text in sample:
         slug, number = object_option(attributes, text, "=", form)
@@ -117,7 +112,8 @@ def _restrict(
         sizes[slug] = int(number)
     roots, added = list[tuple[str, str]](), dict[str, int]()
     for slug in {*tests, *sizes}:
-        matching = [row_id for row_id, data in tables.rows(Side.LEFT, slug) if all(test(data) for test in tests[slug])]
+        records = (Record(id=row_id, data=data) for row_id, data in tables.rows(Side.LEFT, slug))
+        matching = (record.id for record in records if all(test(record) for test in tests[slug]))
         roots += ((slug, row_id) for row_id in (nsmallest(sizes[slug], matching, key=digest_of) if slug in sizes else matching))
     if where or sample:
         organization.notes.append(coverage("records outside the subset", None, "--where and --sample"))
@@ -126,17 +122,6 @@ def _restrict(
     if max_records is not None and total > max_records:
         raise RejectedError(f"the folder would hold {total:,} records, --max-records says {max_records:,}", code="too_many_records")
     return added
-
-
-def _test(slug: str, attributes: Mapping[str, Attribute], text: str) -> Callable[[Json], bool]:
-    """Return the test of a record's values that a condition describes. Raises UsageError, and RejectedError for an unusable value."""
-    condition = parse_condition(text)
-    name = condition.slug
-    if name not in attributes:
-        hint = suggestion(name, attributes, f"it has {', '.join(attributes)}")
-        raise UsageError(f"--where {text!r}: {slug} has no attribute {name}", hint=hint, code="unknown_attribute")
-    meets = value_test(attributes[name], condition.operator, condition.value)
-    return lambda data: meets(data.get(name))
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------------------
@@ -153,26 +138,24 @@ class _Writing:
     place: Path
 
     def write(self, lost: Counter[str]) -> Json:
-        """Write every data file and return what the manifest says of them. `lost`: the number of references left out by kind of row."""
+        """Write every data file; return what the manifest says of them. `lost`: how many references of each kind of row are left out."""
         organization, schema = self.organization, self.organization.schema.wire()
         if self.mask is not None:
             kinds = [*organization.objects, ACTIVITY_ROWS, MEMBER_ROWS]
             self.mask.see((kind, data) for kind in kinds for _, data in self.tables.rows(Side.LEFT, kind))
             self.mask.check_schema(schema)
         (self.place / SCHEMA).write_text(yaml_text.dumps(schema), encoding="utf-8")
-        (self.place / RECORDS).mkdir()
         records = {
-            slug: self._write_lines(f"{RECORDS}/{slug}.jsonl", ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
+            slug: write_lines(self.place, f"records/{slug}", ({"id": row_id, "data": data} for row_id, data in self._rows(slug)))
             for slug in organization.objects
         }
         lines = ({"id": row_id} | data for row_id, data in self._rows(ACTIVITY_ROWS))
-        activities = {"activities": self._write_lines(ACTIVITIES, lines)} if organization.has_activities else {}
+        activities = {"activities": write_lines(self.place, "activities", lines)} if organization.has_activities else {}
         chosen = [section for section in organization.entries if self.mask is None or section == "members"]
         sections = {section: self._section(section) for section in chosen}
         contained = records | activities | sections
         states = [state for crm_object in organization.objects.values() if (state := organization.copy.state(crm_object.id)) is not None]
         return {
-            "format": FORMAT,
             "asOf": to_timestamp(min((state.as_of for state in states), default=0)),
             "records": records,
             "activities": activities.get("activities", 0),
@@ -185,20 +168,12 @@ class _Writing:
                 *organization.notes,
                 *NEVER_CONTAINED,
             ],
-            "files": {name: file_facts(self.place / name) for name in data_files(self.place)},
         }
 
     def _rows(self, kind: str) -> Iterator[tuple[str, Json]]:
         """Yield the rows as the folder may hold them."""
         for row_id, data in self.tables.rows(Side.LEFT, kind):
             yield row_id, data if self.mask is None else self.mask.row(kind, row_id, data)
-
-    def _write_lines(self, name: str, documents: Iterable[Json]) -> int:
-        """Write a file, or a folder of its pieces if it is large; return the number of its lines."""
-        with (self.place / name).open("w", encoding="utf-8", newline="\n") as file:
-            number = sum(1 for document in documents if file.write(jsontext.dumps(document) + "\n"))
-        split_lines(self.place / name)
-        return number
 
     def _section(self, section: str) -> int:
         """Write a section; return the number of its entries."""
@@ -208,7 +183,7 @@ class _Writing:
             entries = {name: fetch_file(self.context, shown[name], self.place / FILES) for name in entries}
         if section == "members":
             entries = {name: data | {"userId": shown[name]["userId"]} for name, data in entries.items()}
-        write_section(section, [*entries.values()], self.place)
+        write_section(self.place, section, [*entries.values()])
         return len(entries)
 
     def _not_contained(self, contained: Collection[str], lost: Counter[str]) -> Iterator[Json]:
@@ -221,8 +196,7 @@ class _Writing:
             yield coverage("headers of callUrl actions", None, "they may hold secrets")
         ids = {crm_object.id for crm_object in organization.objects.values()}
         for slug, crm_object in organization.objects.items():
-            state = copy.state(crm_object.id)
-            for excluded in state.excluded if state is not None else ():
+            for excluded in sorted(organization.excluded(slug)):
                 yield coverage(f"{slug}.{excluded}", None, "excluded from the mirror")
             for attribute in copy.attributes(crm_object.id):
                 if attribute.is_active is False:
@@ -231,26 +205,6 @@ class _Writing:
                     yield coverage(f"{slug}.{attribute.slug}", None, "the ids are contained, the records they name are not")
             if lost[slug]:
                 yield coverage(f"{slug}: references to deleted records", None, f"{lost[slug]:,} left out")
-
-
-def split_lines(path: Path, limit: int = SPLIT_BYTES) -> None:
-    """Split a large file by the last digits of the ids, so that each part stays below the limit."""
-    digits = 0
-    while path.stat().st_size / 16**digits > limit:
-        digits += 1
-    if not digits:
-        return
-    folder = path.with_suffix("")
-    folder.mkdir()
-    with ExitStack() as opened:
-        parts: dict[str, IO[bytes]] = {}
-        for line in opened.enter_context(path.open("rb")):
-            name = jsontext.loads(line)["id"][-digits:].lower()
-            name = name if name.isalnum() else "other"
-            if name not in parts:
-                parts[name] = opened.enter_context((folder / f"{name}.jsonl").open("wb"))
-            parts[name].write(line)
-    path.unlink()
 
 
 def _proposed(settings: OrgSettings, organization: Organization) -> OrgSettings:

@@ -85,16 +85,15 @@ def verify_org(
     from crmctl.org.compare import verify
 
     runtime.start_ping(ping)
-    opened: OrgFolder | None = None
-    problems: list[Json] = []
     try:
         opened = verify(Path(folder))
+        problems = _drill(runtime, opened) if drill else []
     except RejectedError as error:
+        if not error.details:
+            raise
         problems = error.details
-    if drill and opened is not None:
-        problems = _drill(runtime, opened)
     runtime.emitter.emit_rows(problems, "problems")
-    if problems or opened is None:
+    if problems:
         runtime.messages.warn(f"{folder} is damaged: {counted(len(problems), 'problem')}")
         return ExitCode.DIFFERENT
     records = sum(opened.manifest.records.values())
@@ -151,33 +150,29 @@ def diff_org(
     from contextlib import ExitStack
 
     from crmctl.cli.bulk_output import RuntimeContext
-    from crmctl.org.compare import OrgChange, folders_compared, opened, report_text, service_compared
+    from crmctl.org.compare import change_row, folders_compared, opened, report_text, service_compared
     from crmctl.org.jobs import applied_records
 
-    if report is not None:
-        check_choice("--report", report, ("markdown", "json"))
+    check_choice("--report", report, ("markdown", "json"))
     with ExitStack() as stack:
         first = stack.enter_context(opened(folder))
         if other is None:
             context = RuntimeContext(runtime, logs_bodies=False)
-            compared = stack.enter_context(service_compared(context, first, match or [], applied_records(context).ids, edited=True))
+            comparing = service_compared(context, first, match or [], applied_records(context).ids, edited=True)
         else:
-            second = stack.enter_context(opened(other))
-            compared = stack.enter_context(folders_compared(first, second, match or []))
-        changes = list(compared.changes())
-        schema = compared.schema
-    rows = [
-        *(OrgChange("schema", change.place, "", None, {str(change.action): [None, change.summary]}).to_document() for change in schema),
-        *(change.to_document() for change in changes),
-    ]
+            comparing = folders_compared(first, stack.enter_context(opened(other)), match or [])
+        compared = stack.enter_context(comparing)
+        rows, schema = list(compared.changes()), compared.schema
     if report == "markdown":
-        runtime.streams.write_out(report_text(changes, schema, f"{folder} and {other or 'the service'}") + "\n")
+        runtime.streams.write_out(report_text(rows, schema, f"{folder} and {other or 'the service'}") + "\n")
     elif report == "json":
-        runtime.emitter.emit_result({"schema": [change.wire() for change in schema], "changes": rows[len(schema) :]})
+        runtime.emitter.emit_result({"schema": [change.wire() for change in schema], "changes": rows})
     else:
-        runtime.emitter.emit_rows(rows, "differences", first=("change", "object", "id", "values"))
-    runtime.messages.note(f"{counted(len(rows), 'difference')}" if rows else "no differences")
-    return ExitCode.DIFFERENT if rows and exit_code else ExitCode.OK
+        in_schema = [change_row("schema", change.place, "", {str(change.action): [None, change.summary]}) for change in schema]
+        runtime.emitter.emit_rows(in_schema + rows, "differences", first=("change", "object", "id", "values"))
+    number = len(schema) + len(rows)
+    runtime.messages.note(counted(number, "difference") if number else "no differences")
+    return ExitCode.DIFFERENT if number and exit_code else ExitCode.OK
 
 
 @app.command(
