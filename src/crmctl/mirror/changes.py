@@ -109,8 +109,7 @@ def read_changes(file: MirrorFile, name: str | None, since: str | None, clock: C
 
 
 def _last(file: MirrorFile) -> int:
-    row = file.db.execute("SELECT seq FROM sqlite_sequence WHERE name = '_changes'").fetchone()
-    return int(row[0]) if row is not None else 0
+    return int(file.db.execute("SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = '_changes'").fetchone()[0])
 
 
 def _logged(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
@@ -110,7 +111,8 @@ def apply(
             _hold(stack, job)
             continue_steps(context, job, settle, new=new)
         known = applied_records(context, named=True)
-        compared = _settled(context, stack, lambda: service_compared(context, folder, matches, id_map | known.ids, edited=edited), known)
+        comparing = partial(service_compared, context, folder, matches, id_map | known.ids, edited=edited)
+        compared = stack.enter_context(_settled(context, comparing, known))
         plan = plan_of(compared, {} if new else known.unsure, max_changes, prune=prune, new=new, takes_sections=takes_sections(context))
         listed = {row_id for slug in folder.objects for row_id in compared.unpaired_ids(Side.LEFT, slug) if known.copies and not prune}
         plan.leave_copies({row_id: row for row_id, row in known.copies.items() if row_id in listed})
@@ -135,27 +137,26 @@ def apply(
     return plan
 
 
+@contextmanager
 def _settled(
-    context: BulkContext, stack: ExitStack, comparing: Callable[[], AbstractContextManager[OrgComparison]], known: AppliedRecords
-) -> OrgComparison:
+    context: BulkContext, comparing: Callable[[], AbstractContextManager[OrgComparison]], known: AppliedRecords
+) -> Iterator[OrgComparison]:
     """Compare, again and again while the service's lists do not show records that crmctl has just created: the lists may be old.
 
     Records that are not listed a settle time after their creation were deleted.
     """
     for number in count(1):
-        with ExitStack() as unless_hidden:
-            compared = unless_hidden.enter_context(comparing())
+        with comparing() as compared:
             kinds = (*compared.folder.objects, ACTIVITY_ROWS)
             hidden = known.ids.keys() & {row_id for kind in kinds for row_id in compared.unpaired_ids(Side.RIGHT, kind)}
             until = max((known.sent_at[row_id] for row_id in hidden), default=0.0) + SETTLE_SECONDS
             wait = min(until - context.clock.now(), LOOKS.gap(number))
             if wait <= 0:
-                stack.push(unless_hidden.pop_all())
-                break
+                yield compared
+                return
         if number == NOTED_LOOKS:
             context.listener.note(f"waiting up to {SETTLE_SECONDS:.0f} s for the service's lists to show what crmctl created")
         context.clock.sleep(wait)
-    return compared
 
 
 def _hold(stack: ExitStack, job: Journal) -> None:
@@ -238,11 +239,7 @@ def object_order(folder: OrgFolder) -> list[str]:
     waiting, order = dict(folder.objects), list[str]()
     while waiting:
         required = {
-            slug: [
-                reference.is_required
-                for reference in references_of(spec).values()
-                if reference.target in waiting and reference.target != slug
-            ]
+            slug: [link.is_required for link in references_of(spec).values() if link.target in waiting and link.target != slug]
             for slug, spec in waiting.items()
         }
         chosen = min(waiting, key=lambda slug: (sum(required[slug]), len(required[slug])))

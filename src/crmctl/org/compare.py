@@ -309,7 +309,6 @@ class OrgComparison(OrgTables):
     """
 
     is_exact = False
-
     schema: list[SchemaChange]
     present: Present
     entries: Entries

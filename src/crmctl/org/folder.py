@@ -264,7 +264,7 @@ class OrgFolder:
     def checksum_problems(self) -> Iterator[tuple[str, str]]:
         """Yield file and problem for each file that is not as the pull wrote it."""
         files = self.manifest.files
-        for name in sorted({*files, *data_files(self.path)}):
+        for name in sorted({*files, *self._names}):
             path = self.file(name)
             if name not in files:
                 yield name, "is not in the manifest"

@@ -213,7 +213,6 @@ def continue_steps(context: BulkContext, apply: Journal, seconds: float, *, new:
             result = resume(step.context(context), ResumeRequest(job=info.id, capture_ids=True, settle=seconds, trusts_lists=new))
             raise_unfinished(result, apply.header.input)
             step.conclude()
-        step.name_rows(context)
 
 
 def raise_unfinished(result: ImportResult, folder: str) -> None:
