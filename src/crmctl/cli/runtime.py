@@ -134,8 +134,7 @@ class Runtime:
 
         request = Request("GET", f"{self._ping_url}/{word}", timeout=PING_SECONDS)
         try:
-            status = send_once(request, ca_bundle=self.settings.ca_bundle.value).status
-            if status >= 400:
+            if (status := send_once(request, ca_bundle=self.settings.ca_bundle.value).status) >= 400:
                 self.messages.warn(f"the monitor answered --ping with status {status}")
         except CrmctlError as error:
             self.messages.warn(f"the monitor did not get --ping {word}: {error.message}")

@@ -165,15 +165,11 @@ def _not_empty(data: CheckedData, rule: Names) -> Found:
 
 
 def _unique(data: CheckedData, rule: Names) -> Found:
-    columns = [data.column(name) for name in rule]
-
-    def key(record: Record) -> tuple[str, ...]:
-        return tuple("\0".join(sorted(keys_of(column, record.data.get(column.slug)))) for column in columns)
-
-    counts = Counter(map(key, data.records()))
+    columns, keys = [data.column(name) for name in rule], dict[str, tuple[str, ...]]()
     for record in data.records():
-        if counts[values := key(record)] > 1 and all(values):
-            yield record.id, f"{', '.join(rule)} is shared"
+        keys[record.id] = tuple("\0".join(sorted(keys_of(column, record.data.get(column.slug)))) for column in columns)
+    counts = Counter(keys.values())
+    yield from ((record_id, f"{', '.join(rule)} is shared") for record_id, key in keys.items() if counts[key] > 1 and all(key))
 
 
 def _outside(data: CheckedData, column: Attribute, fits: Callable[[str], bool]) -> Found:
@@ -291,15 +287,9 @@ class Outcome:
 
     def to_document(self) -> Json:
         facts = self.check.model_dump(include={"name", "object", "severity", "max", "owner"})
-        return facts | {
-            "kind": self.check.kind,
-            "status": self.status,
-            "failing": len(self.failures),
-            "message": self.text,
-            "ids": [record_id for record_id, _ in self.failures[:SHOWN] if record_id is not None],
-            "file": None if self.file is None else str(self.file),
-            "trend": list(self.trend),
-        }
+        facts |= {"kind": self.check.kind, "status": self.status, "failing": len(self.failures), "message": self.text}
+        facts["ids"] = [record_id for record_id, _ in self.failures[:SHOWN] if record_id is not None]
+        return facts | {"file": None if self.file is None else str(self.file), "trend": list(self.trend)}
 
     def to_case(self) -> Case:
         name, level = self.check.name, {"failed": "error", "warned": "warning"}.get(self.status, "")

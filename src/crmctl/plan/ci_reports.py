@@ -113,10 +113,6 @@ def _xml(text: str) -> str:
     return _NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text) + "\n"
 
 
-def _row(case: Case) -> str:
-    return f"| {' | '.join(map(_cell, case.cells.values()))} |\n"
-
-
 def _cell(value: object) -> str:
     """Return a value as text without markup in Markdown and HTML; an empty text for None."""
     return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", "" if value is None else " ".join(str(value).split()))
@@ -133,5 +129,5 @@ def _table(report: CiReport, title: str, sentence: str) -> tuple[str, str]:
 FORMS: Mapping[str, tuple[Callable[[Case], str], Callable[[CiReport, str, str], tuple[str, str]]]] = {
     "github": (_annotation, _notice),
     "junit": (_test_case, _suite),
-    "markdown": (_row, _table),
+    "markdown": (lambda case: f"| {' | '.join(map(_cell, case.cells.values()))} |\n", _table),
 }

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from crmctl.client.session import Session
     from crmctl.config.settings import Settings
     from crmctl.models.jsontext import Json
-    from crmctl.service.store.short_lived_keys import Trust
 
 
 app = CommandApp("Log in, log out, see what a key may do.")
@@ -196,26 +195,17 @@ def explain(runtime: Runtime) -> None:
     With a key with full access, crmctl compares them with each trust of an embedded service and names the first claim that differs.
     """
     from crmctl.client.issued_keys import OidcKeys
-
-    token = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
-    document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
-    trusts = _trusts(runtime)
-    if trusts is not None:
-        document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(token.claims)} for trust in trusts]
-    runtime.emitter.emit_result(document)
-
-
-def _trusts(runtime: Runtime) -> list[Trust] | None:
-    """Return the trusts of the service; None if the caller has no key that may read them."""
     from crmctl.config.credentials import require_credential
     from crmctl.service.store.short_lived_keys import Trust
 
-    try:
-        # Not the key of `auth = "oidc"`: it would use the token up, and may not read them.
+    token = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
+    document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
+    with suppress(CrmctlError, ValueError, KeyError, TypeError):  # the comparison is an addition
+        # Not the key of `auth = "oidc"`: it would use the token up, and may not read the trusts.
         runtime.credential = require_credential(runtime.settings, runtime.environ, runtime.paths)
-        return [Trust.model_validate(wire) for wire in runtime.crm.session.request("GET", "/trusts").json()["trusts"]]
-    except (CrmctlError, ValueError, KeyError, TypeError):
-        return None  # the comparison is an addition: the claims are shown without it
+        trusts = [Trust.model_validate(wire) for wire in runtime.crm.session.request("GET", "/trusts").json()["trusts"]]
+        document["trusts"] = [{"name": trust.name, "problem": trust.mismatch(document["claims"])} for trust in trusts]
+    runtime.emitter.emit_result(document)
 
 
 def _with_address(runtime: Runtime) -> Settings:

@@ -206,8 +206,7 @@ def get_record_history(tx: Tx, call: Call) -> Json:
 @endpoint("GET", "/trusts", "members:read", schemas.listed("TrustList", trusts=schemas.TRUST), is_addition=True)
 def list_trusts(tx: Tx, call: Call) -> Json:
     """List the rules by which identity tokens of other issuers get API keys; for keys with full access."""
-    if call.key.scopes is not None:
-        raise Forbidden("the rules of trust are for keys with full access")
+    _role_of(tx, call)  # raises Forbidden without full access
     return {"trusts": short_lived_keys.list_trusts(tx)}
 
 

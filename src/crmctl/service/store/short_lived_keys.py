@@ -24,14 +24,8 @@ PULL_REQUESTS = {
 }
 """Claims of runs that strangers can start. A trust that names the claim decides itself."""
 
-_TRUSTS = Rows(
-    "oidc_trust",
-    "trust",
-    "id, name, issuer, ttl, claims, scopes, development, created_at",
-    claims=jsontext.loads,
-    scopes=jsontext.loads,
-    development=bool,
-)
+_COLUMNS = "id, name, issuer, ttl, claims, scopes, development, created_at"
+_TRUSTS = Rows("oidc_trust", "trust", _COLUMNS, claims=jsontext.loads, scopes=jsontext.loads, development=bool)
 
 
 class Trust(Body, extra="ignore"):
@@ -95,13 +89,8 @@ KEY_SECONDS = 12 * 3600
 LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, which make words, and no digits, which look like letters
 PENDING, APPROVED, DENIED = "pending", "approved", "denied"
 
-_LOGINS = Rows(
-    "device_login",
-    "login",
-    "device_hash, user_code, host, address, state, member_id, expires_at, polled_at, wait",
-    expires_at=int,
-    polled_at=int,
-)
+_LOGIN_COLUMNS = "device_hash, user_code, host, address, state, member_id, expires_at, polled_at, wait"
+_LOGINS = Rows("device_login", "login", _LOGIN_COLUMNS, expires_at=int, polled_at=int)
 _OF_MEMBERS = ("records:write", "activities:write", "files:write", "reports:run", "workflows:run")
 
 

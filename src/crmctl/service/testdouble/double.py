@@ -426,12 +426,5 @@ def _recorded(scope: Scope, body: bytes, now: float, fault: FaultRule) -> Json:
         shown: Any = jsontext.loads(body) if body else None
     except ValueError:
         shown = body.decode(errors="backslashreplace")
-    return {
-        "at": to_wire(to_micros(now)),
-        "method": scope["method"],
-        "path": scope["path"],
-        "query": scope["query_string"].decode("latin-1"),
-        "body": shown,
-        "status": None,
-        "fault": fault.text or None,
-    }
+    sent = {"method": scope["method"], "path": scope["path"], "query": scope["query_string"].decode("latin-1"), "body": shown}
+    return {"at": to_wire(to_micros(now)), **sent, "status": None, "fault": fault.text or None}
