@@ -69,8 +69,7 @@ class DataCheck(CheckPart):
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
 
-SHOWN = 20
-"""Ids of failing records in the output; the CSV has all."""
+SHOWN = 20  # ids of failing records in the output; the CSV has all
 
 
 def read_checks(folder: Path) -> list[DataCheck]:
@@ -323,8 +322,7 @@ def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck
     return outcomes
 
 
-LEAST = 20
-"""Records from which --suggest trusts the data."""
+LEAST = 20  # records from which --suggest trusts the data
 
 
 def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:

@@ -82,10 +82,6 @@ def _annotation(case: Case) -> str:
     return f"::{case.level} {properties}::{_github(case.text)}\n"
 
 
-def _notice(_report: CiReport, title: str, sentence: str) -> tuple[str, str]:
-    return "", f"::notice title={_github(title, PROPERTY)}::{_github(sentence)}\n" if sentence else ""
-
-
 PROPERTY = "%\r\n:,"
 
 
@@ -127,7 +123,7 @@ def _table(report: CiReport, title: str, sentence: str) -> tuple[str, str]:
 
 
 FORMS: Mapping[str, tuple[Callable[[Case], str], Callable[[CiReport, str, str], tuple[str, str]]]] = {
-    "github": (_annotation, _notice),
+    "github": (_annotation, lambda _, title, text: ("", f"::notice title={_github(title, PROPERTY)}::{_github(text)}\n" if text else "")),
     "junit": (_test_case, _suite),
     "markdown": (lambda case: f"| {' | '.join(map(_cell, case.cells.values()))} |\n", _table),
 }

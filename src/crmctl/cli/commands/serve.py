@@ -246,10 +246,8 @@ def _request_log(runtime: Runtime, option: str, log: str) -> Callable[[Mapping[s
 
 SCHEMA = "schema.yaml"
 Commands = dict[Path, tuple[str, ...]]
-DOUBLE_OPTIONS = ("fixture", "seed", "clock", "fault")
-"""Options that need --ephemeral."""
-OWN_DATA = ("data", "database_url", "host", "public_url", "ready_file", "files_s3")
-"""Options that contradict --ephemeral."""
+DOUBLE_OPTIONS = ("fixture", "seed", "clock", "fault")  # need --ephemeral
+OWN_DATA = ("data", "database_url", "host", "public_url", "ready_file", "files_s3")  # contradict --ephemeral
 
 
 def _double_settings(ctx: typer.Context, *, ephemeral: bool) -> Json:

@@ -42,8 +42,7 @@ from crmctl.values.moments import read_moment, read_span
 if TYPE_CHECKING:
     from crmctl.service.http.connections import Connections
 
-SEEDED_START = 1_767_225_600.0
-"""2026-01-01T00:00:00Z, when a seeded double begins."""
+SEEDED_START = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
 class MovableClock(SystemClock):
@@ -90,8 +89,7 @@ class MovableClock(SystemClock):
 
 
 CONDITIONS = ("nth", "p", "times")
-EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")
-"""Effects of which a rule has at most one."""
+EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")  # a rule has at most one
 EFFECTS = (*EXCLUSIVE, "retry-after", "after", "delay")
 FLAGS = ("after", "twice")
 
@@ -162,12 +160,9 @@ def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str | bool]:
 
 
 PREFIX = "/_test"
-SINK = f"{PREFIX}/sink"
-"""Path of the endpoint that a double has from the start: every event is delivered there."""
-
+SINK = f"{PREFIX}/sink"  # every event is delivered there
 MOST_RECORDED = 10_000
-WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))
-"""Parameters of a wait for deliveries: how many, and the most seconds."""
+WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))  # for deliveries, with the most seconds
 
 _DELIVERIES = Rows(
     "webhook_attempt AS attempt JOIN webhook_delivery AS delivery ON delivery.id = attempt.delivery_id"
