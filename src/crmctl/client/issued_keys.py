@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import KEY_VARIABLE, Credential, check_key, require_credential
 from crmctl.config.settings import Paths, Settings, is_loopback, write_private
 from crmctl.errors import CrmctlError, DeniedError, RejectedError, UsageError, reason
-from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 
@@ -37,8 +36,7 @@ def find_key(settings: Settings, environ: Mapping[str, str], paths: Paths, clock
     return OidcKeys(settings, environ, paths, clock or SystemClock()).current()
 
 
-@frozen
-class IdentityToken:
+class IdentityToken(NamedTuple):
     """A token and where it came from."""
 
     token: str

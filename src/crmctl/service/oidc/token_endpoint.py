@@ -109,8 +109,7 @@ class TokenEndpoint:
             return {"error": "unsupported_grant_type"}
         if not form.get("subject_token") or form.get("subject_token_type") not in TOKEN_TYPES:
             return {"error": "invalid_request"}
-        context = self._context
-        now = context.clock.now()
+        context, engine, now = self._context, self._context.engine, self._context.clock.now()
         try:
             trust, known, claims = check_token(form["subject_token"], context.settings.address, self._trusts(), self._keys, now=now)
             run = str(claims.get("run_id") or claims.get("pipeline_id") or "")
@@ -126,9 +125,12 @@ class TokenEndpoint:
                 logs.note(tx, "token.exchanged", key.id, about, now=now)
                 return short_lived_keys.key_answer(secret, trust.ttl, scopes) | {"issued_token_type": KEY_TYPE}
 
-            return context.engine.write(exchange, by=logs.SERVICE)
+            return engine.write(exchange, by=logs.SERVICE)
         except TokenRefused as refused:
-            self._note_refusal(str(refused))
+            rule = {"rule": str(refused)[:500]}
+            with suppress(Unavailable):
+                if engine.rate_windows().take("refused tokens", MOST_NOTED, 60, now).allowed:
+                    engine.write(lambda tx: logs.note(tx, "token.refused", "", rule, now=now), by=logs.SERVICE)
             return {"error": "invalid_grant"}
 
     def _trusts(self) -> list[Trust]:
@@ -144,12 +146,6 @@ class TokenEndpoint:
         if not is_local and not address.startswith("https://"):
             raise CallFailedError("the address has no TLS")
         return Caller(TargetGuard(LOOPBACK if is_local else ())).get(address)
-
-    def _note_refusal(self, rule: str) -> None:
-        engine, now = self._context.engine, self._context.clock.now()
-        with suppress(Unavailable):
-            if engine.rate_windows().take("refused tokens", MOST_NOTED, 60, now).allowed:
-                engine.write(lambda tx: logs.note(tx, "token.refused", "", {"rule": rule[:500]}, now=now), by=logs.SERVICE)
 
 
 def _answer(document: Json) -> Response:
