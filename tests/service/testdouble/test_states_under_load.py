@@ -63,8 +63,7 @@ def test_requests_wait_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch) -
 
 def test_waits_for_deliveries_do_not_hold_up_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     double, deliveries = doubles.TestDouble(), list[Any]()
-    monkeypatch.setattr(double, "_list_deliveries", lambda: list(deliveries))
-    monkeypatch.setattr(double, "_engine", NO_EVENTS, raising=False)
+    monkeypatch.setattr(double, "_engine", SimpleNamespace(read=lambda _: list(deliveries)), raising=False)
     monkeypatch.setattr(double, "_save", lambda: doubles.State(None, {}, 0.0))  # type: ignore[arg-type]
 
     async def run() -> list[int]:

@@ -24,7 +24,6 @@ app = CommandApp("See event types, open the management portal, receive and check
 PORT = 8788
 TOLERANCE = 300.0
 SecretOption = Annotated[str | None, option("--secret", "SECRET", "Signing secret of the endpoint; better in CRMCTL_WEBHOOK_SECRET.")]
-SecretVariableOption = Annotated[str, option("--secret-env", "NAME", "Environment variable with the signing secret.")]
 SECRET_VARIABLE = "CRMCTL_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 
 
@@ -113,7 +112,7 @@ def trigger_event(
     runtime: Runtime,
     event: Annotated[str, argument("EVENT", "Type of the event, such as record.created.")],
     to: Annotated[str, option("--to", "URL", "Address that receives the delivery.")],
-    secret_env: SecretVariableOption = SECRET_VARIABLE,
+    secret_env: Annotated[str, option("--secret-env", "NAME", "Environment variable with the signing secret.")] = SECRET_VARIABLE,
     record: Annotated[str | None, option("--record", "ID", "Send this record instead of a sample.")] = None,
     data: Annotated[str | None, option("--data", "FILE|-", "Send this JSON object instead of a sample.")] = None,
 ) -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from email.utils import formatdate
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,10 +102,8 @@ Duration = Annotated[float, BeforeValidator(read_span)]
 
 
 class FaultRule(Body, strict=False, alias_generator=lambda name: name.replace("_", "-")):
-    """A fault and its conditions: the `nth` matching request only, each with the probability `p`, at most `times`.
-
-    Durations in seconds; `cut` in bytes of the body. `matched` and `fired` count the requests so far.
-    """
+    """A fault and its conditions: the `nth` matching request only, each with the probability `p`, at most `times`. Durations in seconds;
+    `cut` in bytes of the body. `matched` and `fired` count the requests so far."""
 
     text: str = ""
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*"] = "*"
@@ -335,9 +334,6 @@ class TestDouble:
                 await asyncio.sleep(0.001)
             yield
 
-    def _list_deliveries(self) -> list[Json]:
-        return self._engine.read(lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
-
     async def _reset(self, _: Request) -> Response:
         assert self._begun is not None
         self._clear_faults()
@@ -381,8 +377,9 @@ class TestDouble:
 
     async def _show_deliveries(self, request: Request) -> Response:
         query = read_query(request.scope["query_string"], WAIT)
+        read = partial(self._engine.read, lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
         end = self.clock.monotonic() + query["timeout"]
-        while len(deliveries := await asyncio.to_thread(self._list_deliveries)) < query["count"] and self.clock.monotonic() < end:
+        while len(deliveries := await asyncio.to_thread(read)) < query["count"] and self.clock.monotonic() < end:
             await asyncio.sleep(0.01)
         return JsonAnswer(deliveries)
 
