@@ -11,7 +11,7 @@ import pytest
 
 import crmctl
 from crmctl.files.payloads import Seen
-from crmctl.files.whole_files import Spill
+from crmctl.files.spills import Spill
 from crmctl.match.keys import KeyIndex
 from crmctl.plan.undo_updates import Updates
 from crmctl.read.records import KnownRecords
@@ -46,4 +46,4 @@ def test_nothing_else_of_bulk_work_opens_a_temporary_database() -> None:
     assert all(issubclass(each, Spill) for each in (KeyIndex, KnownRecords, Seen, SeenIds, Updates))
     root = Path(crmctl.__file__).parent
     files = [path for path in root.rglob("*.py") if not path.is_relative_to(root / "service")]
-    assert [path.name for path in files if 'sqlite3.connect("' in path.read_text()] == ["whole_files.py"]
+    assert [path.name for path in files if 'sqlite3.connect("' in path.read_text()] == ["spills.py"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from crmctl.client.answers import Page
-from crmctl.files.whole_files import CHUNK_ROWS
+from crmctl.files.spills import CHUNK_ROWS
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models.resources import Record

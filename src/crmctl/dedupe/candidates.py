@@ -8,7 +8,7 @@ from itertools import chain, combinations, pairwise
 from typing import Any, NamedTuple
 
 from crmctl.dedupe.rules import MatchRule, NormalForm, TextMeasure, measures, sort_words
-from crmctl.files.whole_files import Spill
+from crmctl.files.spills import Spill
 from crmctl.models import jsontext
 
 LARGE = 100

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.encodings import Encoding, Lines, count_lines, open_text
 from crmctl.files.rows import QUOTE, RECORD_LIMIT, Block, Dialect, Row, Source, SourceOptions
-from crmctl.files.whole_files import CHUNK_ROWS
+from crmctl.files.spills import CHUNK_ROWS
 from crmctl.models.field_paths import without_guard
 from crmctl.models.findings import Finding
 

@@ -8,12 +8,14 @@ from dataclasses import field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path as FilePath
 from pathlib import PurePath
 from typing import IO, Any
 
-from crmctl.errors import RejectedError, UsageError
-from crmctl.files.whole_files import chunks, require_files_extra, whole_bytes, whole_file
+from crmctl.errors import RejectedError, UsageError, install_command
+from crmctl.files.spills import chunks
+from crmctl.files.whole_files import whole_bytes, whole_file
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, delimited_row, narrow, record_places
@@ -233,6 +235,18 @@ def export_format(name: str | None, declared: str | None) -> str:
         problem = "is not for a pipe" if name is None else "is compressed already"
         raise UsageError(f"{chosen} {problem}", hint=f"write it with -O FILE.{chosen}", code="unknown_format")
     return chosen
+
+
+def require_files_extra(library: str) -> Any:
+    """Import a library of the extra `files`. Raises UsageError with the command to install it."""
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise UsageError(
+            f"Parquet and Excel files need {library.partition('.')[0]}, which is not installed",
+            hint=install_command("files"),
+            code="not_installed",
+        ) from error
 
 
 def check_libraries(format: str) -> None:

@@ -28,7 +28,7 @@ from crmctl.files.cell_values import (
 )
 from crmctl.files.mapping import MappedColumn, Mapping, Mode, Role
 from crmctl.files.rows import Row
-from crmctl.files.whole_files import Spill
+from crmctl.files.spills import Spill
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.ids import is_uuid

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from crmctl.errors import RejectedError, reason, storage_error
-from crmctl.files.whole_files import chunks
+from crmctl.files.spills import chunks
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding

@@ -17,8 +17,8 @@ from typing import Any
 
 from crmctl.errors import UsageError, reason
 from crmctl.files.delimited import DelimitedSource, QuotedRecord
+from crmctl.files.export_formats import require_files_extra
 from crmctl.files.rows import Dialect, Format, SourceOptions
-from crmctl.files.whole_files import require_files_extra
 from crmctl.models import jsontext
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.findings import Finding

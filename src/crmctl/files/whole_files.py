@@ -1,4 +1,4 @@
-"""Files that appear completely or not at all, temporary databases, turns of processes, and optional libraries."""
+"""Files that appear completely or not at all."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import errno
 import gzip
 import io
 import os
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from importlib import import_module
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, ClassVar, TextIO, TypeVar, cast
+from typing import IO, TextIO, cast
 
-from crmctl.clock import Clock
-from crmctl.errors import ConfigError, CrmctlError, StorageError, UsageError, install_command, reason, storage_error
+from crmctl.errors import StorageError, UsageError, reason, storage_error
 
 
 @contextmanager
@@ -121,109 +117,3 @@ def _text(raw: IO[bytes], encoding: str, errors: str, *, packed: bool) -> Iterat
     text.detach()
     if packed:
         sink.close()
-
-
-def open_spill(tables: str, cache_kib: int = 2_000) -> sqlite3.Connection:
-    """Open an empty database with these tables, in one endless transaction. Nothing in it survives a crash."""
-    # An empty name makes SQLite use a temporary file: in memory while small, deleted when closed. The garbage collector may close it in
-    # any thread.
-    database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-    for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{cache_kib}"):
-        database.execute(f"PRAGMA {setting}")
-    database.executescript(tables)
-    database.execute("BEGIN")
-    return database
-
-
-def open_tables(path: Path | None, tables: str) -> sqlite3.Connection:
-    """Open a private file (0600) with these tables, or a temporary one, for several threads in turn."""
-    if path is not None:
-        path.touch(mode=0o600)
-    with ExitStack() as unless_ready:
-        database = unless_ready.enter_context(closing(sqlite3.connect(path or "", isolation_level=None, check_same_thread=False)))
-        database.executescript(tables)
-        unless_ready.pop_all()
-    return database
-
-
-class Spill(ExitStack):
-    """Base of classes that keep rows in a temporary database with `TABLES`."""
-
-    TABLES: ClassVar[str]
-    CACHE_KIB: ClassVar[int] = 2_000
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._db = self.enter_context(closing(open_spill(self.TABLES, self.CACHE_KIB)))
-
-
-LOOK_SECONDS = 0.2
-A_LOOK = 0.1
-"""Longest wait in seconds when a process only checks whether a turn is in progress."""
-
-
-@contextmanager
-def take_turn(
-    path: Path, clock: Clock, patience: float, tell: Callable[[float], bool], refusal: Callable[[], CrmctlError]
-) -> Iterator[None]:
-    """Hold the lock of a file, which ends with its process. `tell` gets the seconds waited so far, until it returns true.
-
-    Raises the error of `refusal` after `patience` seconds, ConfigError and StorageError if locking fails.
-    """
-    with ExitStack() as stack:
-        begun, is_told = clock.monotonic(), False
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            base = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None, timeout=A_LOOK)))
-            while not _is_ours(base):
-                waited = clock.monotonic() - begun
-                if waited >= patience:
-                    raise refusal()
-                is_told = is_told or tell(waited)
-                clock.sleep(min(LOOK_SECONDS, patience - waited))
-        except (OSError, sqlite3.Error) as error:
-            raise _unlockable(path, error) from error
-        yield
-
-
-def _is_ours(base: sqlite3.Connection) -> bool:
-    """Take the lock; return whether that worked. A lock is free as soon as its holder has ended for any reason."""
-    try:
-        base.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return False
-        raise
-    return True
-
-
-def _unlockable(path: Path, error: Exception) -> CrmctlError:
-    """Return the error for a lock that fails for a reason other than being held."""
-    failure = storage_error(error, path)
-    if isinstance(failure, StorageError) and failure.code == "no_space":
-        return failure
-    return ConfigError(f"cannot lock {path}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory")
-
-
-CHUNK_ROWS = 500
-
-R = TypeVar("R")
-
-
-def chunks(rows: Iterable[R], size: int = CHUNK_ROWS) -> Iterator[list[R]]:
-    """Yield the rows in lists of `size`; the last list may be shorter."""
-    iterator = iter(rows)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-
-
-def require_files_extra(library: str) -> Any:
-    """Import a library of the extra `files`. Raises UsageError with the command to install it."""
-    try:
-        return import_module(library)
-    except ImportError as error:
-        raise UsageError(
-            f"Parquet and Excel files need {library.partition('.')[0]}, which is not installed",
-            hint=install_command("files"),
-            code="not_installed",
-        ) from error

@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from crmctl.errors import UsageError
+from crmctl.files.spills import Spill
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import Spill
 from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical
 from crmctl.match.record_match import key_form, key_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crmctl.client.answers import Page
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, UsageError
+from crmctl.files.spills import open_tables
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import open_tables
 from crmctl.frozen import frozen
 from crmctl.match.key_lookups import RecordSink, ask, is_whole
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule

@@ -14,7 +14,9 @@ from typing import Any
 
 from crmctl.clock import Clock
 from crmctl.errors import DifferenceError, NotFoundError
-from crmctl.files.whole_files import chunks, require_files_extra, whole_bytes
+from crmctl.files.export_formats import require_files_extra
+from crmctl.files.spills import chunks
+from crmctl.files.whole_files import whole_bytes
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SyncState, quoted
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from crmctl.clock import Clock
 from crmctl.errors import ConfigError, CrmctlError, PendingError, StorageError, reason, storage_error
-from crmctl.files.whole_files import take_turn
+from crmctl.files.turns import take_turn
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.ids import is_uuid, reference_id

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, Unpack
 from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import ListQuery, Page
 from crmctl.errors import NotFoundError, RejectedError
-from crmctl.files.whole_files import chunks
+from crmctl.files.spills import chunks
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SqlValue, SyncState, fingerprint_of, quoted, storage_errors
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror

@@ -17,7 +17,7 @@ from typing import Any
 
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import RejectedError, UsageError
-from crmctl.files.whole_files import Spill
+from crmctl.files.spills import Spill
 from crmctl.match.keys import KeyRule, key_rule
 from crmctl.match.references import ids_only
 from crmctl.models import jsontext

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, ServiceError, UsageError
+from crmctl.files.spills import chunks, open_spill
 from crmctl.files.validation import Entry
-from crmctl.files.whole_files import chunks, open_spill
 from crmctl.frozen import frozen
 from crmctl.match.agreement import EXPLAINED, agreement, canonical
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, match

@@ -18,8 +18,8 @@ from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import Format, Source, SourceOptions, spool_ids
 from crmctl.files.sources import STDIN, GivenInput, is_stream, open_source
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Entry, Payload
-from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
 from crmctl.match.keys import is_unchanged
 from crmctl.models import jsontext

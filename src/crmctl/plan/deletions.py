@@ -28,8 +28,9 @@ from crmctl.errors import (
 )
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions, spool_ids
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import check_place, chunks, whole_bytes
+from crmctl.files.whole_files import check_place, whole_bytes
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, Attribute, BulkFailure, BulkResult, Record, document_of

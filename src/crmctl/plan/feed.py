@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, UsageError, storage_error
+from crmctl.files.spills import CHUNK_ROWS, open_spill, open_tables
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import CHUNK_ROWS, open_spill, open_tables
 from crmctl.frozen import frozen
 from crmctl.match.keys import Wanted, base_form, is_unchanged
 from crmctl.models import jsontext

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError, ServiceError
+from crmctl.files.spills import open_spill
 from crmctl.files.validation import Batch, Entry
-from crmctl.files.whole_files import open_spill
 from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical, pair_altered
 from crmctl.match.record_match import (

@@ -21,8 +21,8 @@ from crmctl.errors import (
     storage_error,
 )
 from crmctl.files.mapping import Mode
+from crmctl.files.spills import CHUNK_ROWS, chunks
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
-from crmctl.files.whole_files import CHUNK_ROWS, chunks
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.final_count import UNVERIFIED, RunResult, conclude_job

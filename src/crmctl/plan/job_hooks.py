@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, RejectedError
 from crmctl.files.mapping import Mode
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
 from crmctl.models.findings import Finding, Severity
 from crmctl.plan.import_plan import NO_RECORD, Target, before_image, finding_of_merge

@@ -13,8 +13,8 @@ from crmctl.client.directory import Getter
 from crmctl.errors import UsageError
 from crmctl.files.mapping import Mode, schema_digest
 from crmctl.files.sources import COPY_NAME, GivenInput, copy_stream, is_stream
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Entry, Payload, SendableRow
-from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
 from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute

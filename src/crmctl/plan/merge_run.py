@@ -12,7 +12,7 @@ from crmctl.bulk_context import Progress
 from crmctl.client.directory import ReadService
 from crmctl.dedupe.merge_plan import PlannedMerge
 from crmctl.errors import NotFoundError
-from crmctl.files.whole_files import Spill
+from crmctl.files.spills import Spill
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.references import replace_ids, see_referring
 from crmctl.mirror.local_copy import LocalCopy

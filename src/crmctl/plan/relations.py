@@ -9,8 +9,8 @@ from typing import Any
 
 from crmctl.clock import Backoff
 from crmctl.errors import InterruptedByUser, PartialError, ServiceError
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Entry
-from crmctl.files.whole_files import chunks
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.keys import KeyIndex
 from crmctl.match.references import Links, ParentGroup, ReferenceMap, RowLink

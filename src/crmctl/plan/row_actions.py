@@ -12,8 +12,8 @@ from crmctl.bulk_context import Progress
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.mapping import Mode
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
 from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
 from crmctl.models import jsontext

@@ -14,8 +14,8 @@ from crmctl.bulk_context import BulkContext, Progress, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.clock import Backoff
 from crmctl.errors import UsageError
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Entry
-from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
 from crmctl.plan.audit import CreatedId, name_records, walk_new

@@ -14,8 +14,8 @@ from crmctl.bulk_context import Progress
 from crmctl.client.crm import Crm
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, RejectedError
+from crmctl.files.spills import Spill, chunks
 from crmctl.files.validation import Entry
-from crmctl.files.whole_files import Spill, chunks
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.references import ParentGroup, as_sent
 from crmctl.models import jsontext

@@ -14,7 +14,7 @@ from crmctl.client.answers import ListQuery, Page, iterate, may_count_page
 from crmctl.client.directory import Lister, ReadService
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
-from crmctl.files.whole_files import Spill
+from crmctl.files.spills import Spill
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from crmctl.client.answers import may_count_page
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
-from crmctl.files.whole_files import CHUNK_ROWS, Spill, chunks, open_spill
+from crmctl.files.spills import CHUNK_ROWS, Spill, chunks, open_spill
 from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record

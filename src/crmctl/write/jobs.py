@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.errors import ConfigError, CrmctlError, ExitCode, NotFoundError, PendingError, StorageError, UsageError, reason, storage_error
-from crmctl.files.whole_files import take_turn
+from crmctl.files.turns import take_turn
 from crmctl.frozen import frozen
 from crmctl.write.database import RESULT_FILES, HighWaterMark, JobKind, JobState, RowState
 from crmctl.write.journal import FILE_NAME, Header, Journal, surplus_records

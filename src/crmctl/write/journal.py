@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, StorageError, UsageError, reason
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow
-from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.write.database import (

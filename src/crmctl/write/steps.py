@@ -18,8 +18,8 @@ from crmctl.bulk_context import Interrupt, Progress, watch_interrupts
 from crmctl.client.crm import Crm
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, InterruptedByUser, NotFoundError, RejectedError, ServiceError
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Batch, Batcher, Entry
-from crmctl.files.whole_files import chunks
 from crmctl.frozen import frozen
 from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.read.read_back import Reader
