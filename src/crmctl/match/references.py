@@ -461,52 +461,47 @@ def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int |
     return total is not None and len(slugs) * (len(ids) + 1) + others < -(-total // PAGE_STEP) + 2
 
 
-def see_referring(
-    lister: Lister,
-    object_id: str,
-    slugs: Collection[str],
-    ids: Collection[str],
-    newest: Page[Record],
-    see: RecordSink,
-    *,
-    others: int = 0,
-    announce: Callable[[], None] = lambda: None,
-) -> bool:
-    """Pass every record whose reference attributes name one of `ids` to `see`, with filters if they work and are cheaper, else all records.
+@frozen
+class Referrers:
+    """The records of an object whose attributes `slugs` name one of `ids`. `newest`, those changed last, are the control of a filter."""
 
-    `newest`, the records changed last, provide the control of a filter. `others`: more records to read one by one. Calls `announce` before
-    it reads all records, and returns whether it did.
-    """
-    if asks(slugs, ids, others, newest.total) and _ask(lister, object_id, slugs, ids, newest, see):
-        return False
-    announce()
-    for page in scan(lister, Listing(object_id)):
-        see(page)
-    return True
+    lister: Lister
+    object_id: str
+    slugs: Collection[str]
+    ids: Collection[str]
+    newest: Page[Record]
 
+    def ask(self, see: RecordSink, others: int = 0) -> bool:
+        """Pass the records that filters find to `see`. `others`: more records that would be read one by one.
 
-def _ask(lister: Lister, object_id: str, slugs: Collection[str], ids: Collection[str], newest: Page[Record], see: RecordSink) -> bool:
-    """Pass the records that filters find to `see`. Return False if an answer may be incomplete."""
+        Return False if an answer may be incomplete, or if reading all records costs less.
+        """
+        if not asks(self.slugs, self.ids, others, self.newest.total):
+            return False
+        for slug in self.slugs:
+            if (sample := _sample(self.newest, slug)) is None:
+                return False
+            record, stored_id = sample
+            control = self._answer(slug, stored_id.swapcase())
+            if control is None or all(item.id != record.id for item in control.items):
+                return False
+            for record_id in self.ids:
+                page = self._answer(slug, record_id)
+                if page is None or not is_whole(page):
+                    return False
+                see(page.items)
+        return True
 
-    def answer(slug: str, record_id: str) -> Page[Record] | None:
+    def read_all(self, see: RecordSink) -> None:
+        """Pass all records of the object to `see`."""
+        for page in scan(self.lister, Listing(self.object_id)):
+            see(page)
+
+    def _answer(self, slug: str, record_id: str) -> Page[Record] | None:
         def names(record: Record) -> bool:
             return record_id.lower() in reference_ids(record.data.get(slug))
 
-        return ask(lister, object_id, (Condition(slug, Operator.EQUALS, record_id),), names)
-
-    for slug in slugs:
-        if (sample := _sample(newest, slug)) is None:
-            return False
-        record, stored_id = sample
-        control = answer(slug, stored_id.swapcase())
-        if control is None or all(item.id != record.id for item in control.items):
-            return False
-        for record_id in ids:
-            page = answer(slug, record_id)
-            if page is None or not is_whole(page):
-                return False
-            see(page.items)
-    return True
+        return ask(self.lister, self.object_id, (Condition(slug, Operator.EQUALS, record_id),), names)
 
 
 def _sample(newest: Page[Record], slug: str) -> tuple[Record, str] | None:

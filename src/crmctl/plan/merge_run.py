@@ -14,7 +14,7 @@ from crmctl.dedupe.merge_plan import PlannedMerge
 from crmctl.errors import NotFoundError
 from crmctl.files.spills import Spill
 from crmctl.match.key_lookups import Lookup
-from crmctl.match.references import replace_ids, see_referring
+from crmctl.match.references import Referrers, replace_ids
 from crmctl.mirror.local_copy import LocalCopy
 from crmctl.models import jsontext
 from crmctl.models.ids import reference_ids
@@ -114,11 +114,13 @@ class Survey(Spill):
         losers = [row[0] for row in self._db.execute("SELECT given FROM member WHERE loses")]
         for object_id, lookup in self._lookups.items():
             newest, is_own, see = lookup.begin(), object_id == self._schema.object_id, partial(self._take_all, object_id)
-            purpose = "reading all records to find those that refer to the merged ones,"
-            is_whole = object_id in self._schema.referring and see_referring(
-                self._service, object_id, self._schema.referring_slugs(object_id), losers, newest, see,
-                others=len(self._ids) if is_own else 0, announce=partial(lookup.price, purpose, None, newest),
-            )  # fmt: skip
+            is_whole = False
+            if object_id in self._schema.referring:
+                referrers = Referrers(self._service, object_id, self._schema.referring_slugs(object_id), losers, newest)
+                is_whole = not referrers.ask(see, len(self._ids) if is_own else 0)
+                if is_whole:
+                    lookup.price("reading all records to find those that refer to the merged ones,", None, newest)
+                    referrers.read_all(see)
             if is_own and is_whole:
                 self._look_for_missing()
             elif is_own:

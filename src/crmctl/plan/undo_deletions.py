@@ -19,7 +19,7 @@ from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
 from crmctl.frozen import frozen
 from crmctl.match.agreement import canonical
-from crmctl.match.references import as_sent, asks, moved_references, replace_ids, see_referring
+from crmctl.match.references import Referrers, as_sent, asks, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record, document_of
 from crmctl.plan.audit import capture_ids
@@ -243,7 +243,9 @@ def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str
             sender.attributes = {object_id: by_slug}
             steps: dict[str, Step] = {}
             newest = run.service.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
-            see_referring(run.service, object_id, list(by_slug), list(new), newest, partial(see, steps, object_id, by_slug))
+            referrers, sink = Referrers(run.service, object_id, list(by_slug), list(new), newest), partial(see, steps, object_id, by_slug)
+            if not referrers.ask(sink):
+                referrers.read_all(sink)
             sender.update(steps.values(), mark)  # after all records are found, because writes reorder the lists
     except ForbiddenError as error:
         done.notes.append(f"references of other records stay as they are: {error.message}")
