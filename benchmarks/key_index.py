@@ -23,10 +23,7 @@ from tests.support.bulkserver import OBJECT_ID, OPERATORS, BulkServer
 from tests.support.keydesk import ATTRIBUTES, KeyDesk
 
 from crmctl.match.key_lookups import Lookup
-from crmctl.match.keys import (
-    KeyIndex,
-    key_rule,
-)
+from crmctl.match.keys import KeyIndex, key_rule
 from crmctl.plan.row_actions import Resolver
 
 LIMIT = 100

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from crmctl.errors import ExitCode, UsageError
-from crmctl.match.keys import is_unchanged, key_rule
-from crmctl.match.record_match import key_form
-from crmctl.match.references import ids_only
+from crmctl.match.keys import key_rule
 from crmctl.models.ids import reference_ids
+from crmctl.values.equality import ids_only, is_unchanged, key_form
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.keydesk import ATTRIBUTES, KeyDesk, counts

@@ -25,12 +25,10 @@ from crmctl.files.mapping import MappingOptions, build_mapping
 from crmctl.files.rows import SourceOptions
 from crmctl.files.sources import open_source
 from crmctl.files.validation import encoded_payloads, entry_of, payloads
-from crmctl.match.agreement import canonical
-from crmctl.match.keys import is_unchanged
-from crmctl.match.record_match import key_form
 from crmctl.models import jsontext
 from crmctl.plan.import_plan import ImportPlan, before_image
 from crmctl.values.composites import check_fields, parse_assignments
+from crmctl.values.equality import canonical, is_unchanged, key_form
 from crmctl.write.effect import StepStanding, standing
 from tests.cli.conftest import crm, service  # noqa: F401 - fixtures
 from tests.support.bulkfiles import attribute

@@ -15,10 +15,10 @@ from crmctl.dedupe.rules import said
 from crmctl.errors import UsageError, reason
 from crmctl.files.whole_files import whole_bytes
 from crmctl.frozen import frozen
-from crmctl.match.references import as_sent
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType
+from crmctl.values.equality import as_sent
 from crmctl.values.moments import micros_of
 
 OLDEST = "oldest"

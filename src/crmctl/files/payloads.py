@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from crmctl.errors import RejectedError, UsageError
@@ -33,11 +32,11 @@ from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.ids import is_uuid
 from crmctl.models.jsontext import Json
-from crmctl.models.numbers import canonical_number, check_numbers
+from crmctl.models.numbers import check_numbers
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.composites import SEPARATOR, Form, is_bare_amount, part_name, part_value
-from crmctl.values.folded_text import fold
+from crmctl.values.equality import token_of
 from crmctl.values.typed_text import PLAIN_DATE, PLAIN_EMAIL, Reader, read_email, split_list
 
 SCALARS = types_with(Trait.SCALAR)
@@ -502,18 +501,9 @@ class Seen(Spill):
 
         Ignores case, composition and outer blanks of text, and spellings of numbers.
         """
-        text = _text_of(value)
-        key = hashlib.blake2b(f"{slot}\0{text}".encode(), digest_size=16).digest()
+        key = hashlib.blake2b(f"{slot}\0{token_of(value)}".encode(), digest_size=16).digest()
         inserted = self._db.execute("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", (key, line)).rowcount
         if inserted == 1:
             return None
         row: tuple[int] = self._db.execute("SELECT line FROM seen WHERE key = ?", (key,)).fetchone()
         return row[0]
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, str):
-        return fold(value.strip())
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        return canonical_number(value)
-    return jsontext.dumps(value, sort_keys=True)

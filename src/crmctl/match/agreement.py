@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -16,8 +15,8 @@ from typing import Any
 from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
-from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Record
+from crmctl.values.equality import canonical, token_of
 from crmctl.values.moments import micros_of
 
 EXPLAINED = 0.7
@@ -41,8 +40,6 @@ MOST_COMPARED = 20_000
 
 COMMON = 20
 """A value shared by more records does not help to find candidates."""
-
-_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)T00:00(:00(\.0+)?)?(Z|\+00:00)?")
 
 
 @frozen
@@ -214,35 +211,8 @@ def tokens(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(slug, token_of(value)) for slug, value in data.items() if canonical(value) is not None]
 
 
-def token_of(value: Any) -> str:
-    value = canonical(value)
-    return value if isinstance(value, str) else jsontext.dumps(value)
-
-
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
     return {slug: data[slug] for slug in sorted(data) if data[slug] not in (None, "", [], {})}
-
-
-def canonical(value: Any) -> Any:
-    """Return a value without the details that services change. None for an empty value."""
-    if isinstance(value, str):
-        return _canonical_text(value)
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | float | Decimal):
-        return canonical_number(value)
-    if isinstance(value, dict):
-        return {name: item for name in sorted(value) if (item := canonical(value[name])) is not None} or None
-    if isinstance(value, list):
-        return [item for element in value if (item := canonical(element)) is not None] or None
-    return value
-
-
-@lru_cache(maxsize=10_000)
-def _canonical_text(value: str) -> str | None:
-    text = unicodedata.normalize("NFC", value.strip().casefold())
-    midnight = _MIDNIGHT.fullmatch(text.upper())
-    return (midnight[1] if midnight else text) or None
 
 
 def agreement(sent: Any, there: Any) -> float:

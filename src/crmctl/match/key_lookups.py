@@ -15,13 +15,13 @@ from crmctl.client.directory import Lister
 from crmctl.errors import InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.frozen import frozen
 from crmctl.match.keys import AtHand, KeyIndex, KeyRule, nothing_at_hand
-from crmctl.match.record_match import key_form
 from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
 from crmctl.read.read_back import LONG_READ
 from crmctl.read.records import PAGE_STEP, scan
 from crmctl.read.stable_pages import AnchoredPass, Listing, PassStatistics, Unsorted
 from crmctl.values.attribute_types import Trait, types_with
+from crmctl.values.equality import key_form
 from crmctl.values.filters import Condition
 from crmctl.values.moments import MICROS, micros_of
 from crmctl.values.operators import Operator

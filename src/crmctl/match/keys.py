@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from crmctl.errors import UsageError
 from crmctl.files.spills import Spill
 from crmctl.files.validation import Payload
 from crmctl.frozen import frozen
-from crmctl.match.agreement import canonical
-from crmctl.match.record_match import key_form, key_of
 from crmctl.models import jsontext
-from crmctl.models.ids import reference_ids, suggestion
+from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
-from crmctl.models.numbers import canonical_number
-from crmctl.models.resources import Attribute, AttributeType, Record
+from crmctl.models.resources import Attribute, Record
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.composites import NO_PARTS, Parts
+from crmctl.values.equality import key_of
 
 KEY_TYPES = types_with(Trait.KEY)
 
@@ -59,68 +54,6 @@ def key_rule(slugs: Sequence[str], attributes: Sequence[Attribute], option: str 
             raise UsageError(f"{option}: {slug} is a {kind}, which cannot be a key", code="unusable_key")
         key_attributes.append(attribute)
     return KeyRule(tuple(key_attributes))
-
-
-def is_unchanged(data: Mapping[str, Any], current: Mapping[str, Any], attributes: Mapping[str, Attribute]) -> bool:
-    return all(_same(attributes.get(slug), value, current.get(slug)) for slug, value in data.items())
-
-
-_REWRITTEN = frozenset({AttributeType.EMAIL, AttributeType.NUMBER, AttributeType.DATE, AttributeType.CHECKBOX, AttributeType.CURRENCY})
-
-
-def base_form(attribute: Attribute | None, value: Any) -> str:
-    """Return one text for all spellings of a value in the service's answers. The case of text matters."""
-    kind = attribute.type if attribute is not None else None
-    if kind in (AttributeType.PHONE_NUMBER, AttributeType.REFERENCE) and not isinstance(value, list):
-        return key_form(kind, value) or ""
-    form = canonical(value) if kind in _REWRITTEN else _stripped(_shown(kind, value))
-    if isinstance(form, Decimal):
-        form = canonical_number(form)
-    return "" if form is None else jsontext.dumps(form, sort_keys=True)
-
-
-def _stripped(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.strip() or None
-    if isinstance(value, dict):
-        return {name: _stripped(item) for name, item in value.items()}
-    return [_stripped(item) for item in value] if isinstance(value, list) else value
-
-
-def _same(attribute: Attribute | None, sent: Any, current: Any) -> bool:
-    kind = attribute.type if attribute is not None else None
-    stored = _shown(kind, current)
-    if _shown(kind, sent) == stored or (isinstance(sent, str) and _shown(kind, sent.strip()) == stored):
-        return True
-    if kind == AttributeType.REFERENCE:
-        ids = [*reference_ids(sent)]
-        return bool(ids) and ids == [*reference_ids(current)]
-    if kind == AttributeType.PHONE_NUMBER and type(sent) is not type(current):
-        form = key_form(kind, sent)
-        return form is not None and form == key_form(kind, current)
-    return False
-
-
-_NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?")
-"""A number as a service may store it: as text."""
-
-
-def _shown(kind: str | None, value: Any) -> Any:
-    """Return a value in a form that its spellings share; None if it is empty."""
-    if isinstance(value, str):
-        if kind in (AttributeType.EMAIL, AttributeType.DATE):
-            return canonical(value)
-        if kind == AttributeType.NUMBER and _NUMBER.fullmatch(value):
-            return Decimal(value)
-        return unicodedata.normalize("NFC", value) or None
-    if isinstance(value, dict):
-        part = AttributeType.NUMBER if kind == AttributeType.CURRENCY else None
-        return {name: item for name in sorted(value) if (item := _shown(part, value[name])) is not None} or None
-    if isinstance(value, list):
-        return [_shown(kind, item) for item in value] or None
-    if isinstance(value, bool) or value is None:
-        return value
-    return Decimal(canonical_number(value))
 
 
 _TABLES = """

@@ -7,7 +7,6 @@ the form of numbers and dates. The module sends no requests.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -17,15 +16,11 @@ from typing import Any, NamedTuple
 
 from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
-from crmctl.match.agreement import EXPLAINED, agreement, canonical
+from crmctl.match.agreement import EXPLAINED, agreement
 from crmctl.models import jsontext
-from crmctl.models.ids import reference_id
-from crmctl.models.numbers import canonical_number
-from crmctl.models.resources import AttributeType, Record
-from crmctl.values.attribute_types import Trait, types_with
+from crmctl.models.resources import Record
+from crmctl.values.equality import as_written, canonical, key_of
 from crmctl.values.moments import seconds_of
-
-_FOLDED = types_with(Trait.FOLDED)
 
 LEAST_JUDGED = 3
 """Fewest rows that show what the service does to an attribute."""
@@ -81,7 +76,7 @@ class Recognition:
 
     def form(self, data: Mapping[str, Any]) -> str:
         """Return the values of these attributes as written: rows with one key may differ in capitals or outer blanks."""
-        return jsontext.dumps([_written(data.get(slug)) for slug in sorted(self.slugs | self.spelled)])
+        return jsontext.dumps([as_written(data.get(slug)) for slug in sorted(self.slugs | self.spelled)])
 
     def keys(self, entries: Sequence[Entry]) -> dict[int, str | None]:
         return {entry.ordinal: self.key(entry.data) for entry in entries}
@@ -390,48 +385,3 @@ def _resembles(sent: Any, there: Any) -> bool:
     types = {type(sent), type(there)}
     is_other_type = canonical(there) is not None and len(types) > 1 and not types <= {int, float, Decimal}
     return is_other_type or agreement(sent, there) >= EXPLAINED
-
-
-def key_of(data: Mapping[str, Any], types: Iterable[tuple[str, str | None]]) -> str | None:
-    """Return the normal form of a key, given its attributes with their types. None if a part of it is blank."""
-    parts = [key_form(kind, data.get(slug)) for slug, kind in types]
-    return None if None in parts else jsontext.dumps(parts)
-
-
-def key_form(kind: str | None, value: Any) -> str | None:
-    """Return one text for all spellings of a value; None for a blank value.
-
-    Letters are composed and outer blanks removed. E-mail addresses lose their case, phone numbers keep only digits, numbers and dates get
-    one form.
-    """
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if kind == AttributeType.PHONE_NUMBER:
-        return _digits(value) or None
-    if kind == AttributeType.REFERENCE:
-        value = reference_id(value)
-    if kind == AttributeType.NUMBER and isinstance(value, int | float | Decimal):
-        return canonical_number(value)
-    if value is None or isinstance(value, dict | list):
-        return None
-    text = unicodedata.normalize("NFC", str(value).strip())
-    if kind in _FOLDED:
-        text = str(canonical(text) or "")
-    return text or None
-
-
-def _digits(value: Any) -> str:
-    if isinstance(value, dict):
-        return "".join(_digits(item) for item in value.values() if isinstance(item, str))
-    return "".join(letter for letter in str(value or "") if letter.isdigit())
-
-
-def _written(value: Any) -> Any:
-    """Return a value as written, with numbers in one JSON form. None for an empty value."""
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        return canonical_number(value)
-    if isinstance(value, dict):
-        return {name: item for name in sorted(value) if (item := _written(value[name])) is not None} or None
-    if isinstance(value, list):
-        return [item for element in value if (item := _written(element)) is not None] or None
-    return None if value == "" else value

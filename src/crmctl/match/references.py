@@ -19,13 +19,14 @@ from crmctl.match.key_lookups import RecordSink, ask, is_whole
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
-from crmctl.models.ids import reference_id, reference_ids, suggestion
+from crmctl.models.ids import reference_ids, suggestion
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.read.records import PAGE_STEP, scan
 from crmctl.read.stable_pages import Listing
 from crmctl.values.composites import fold
 from crmctl.values.conditions import elements_of
+from crmctl.values.equality import as_sent
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 
@@ -427,20 +428,6 @@ class ReferenceMap:
             return None
         hint = f"create it first; or --on-missing-ref create makes it, null leaves {reference.slug} empty"
         return Finding("missing_reference", f"no record has this {reference.told}", hint=hint)
-
-
-def as_sent(attribute: Attribute | None, value: Any) -> Any:
-    """Return a value from the service in the form it accepts: references by id, and a single one without the list that services show."""
-    if attribute is None or attribute.type != AttributeType.REFERENCE:
-        return value
-    ids = ids_only(value)
-    return ids[0] if attribute.is_list is False and isinstance(ids, list) and len(ids) == 1 else ids
-
-
-def ids_only(value: Any) -> Any:
-    if isinstance(value, list):
-        return [ids_only(item) for item in value]
-    return reference_id(value)
 
 
 def replace_ids(value: Any, new: Mapping[str, str]) -> Any:

@@ -19,7 +19,6 @@ from crmctl.bulk_context import BulkContext
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.spills import Spill
 from crmctl.match.keys import KeyRule, key_rule
-from crmctl.match.references import ids_only
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Attribute, AttributeType, Object
@@ -38,8 +37,8 @@ from crmctl.org.folder import (
 from crmctl.org.organization import Entries, fetch_file, portable, sync_organization
 from crmctl.schema.apply import ChangeAction, SchemaChange, compare
 from crmctl.schema.schema_document import Present, SchemaDocument
+from crmctl.values.equality import alike, ids_only
 from crmctl.values.object_spec import TARGET, AttributeSpec, ObjectSpec
-from crmctl.write.effect import alike
 
 MOST_PROBLEMS = 100
 FILE_ROWS = f" {FILES}"

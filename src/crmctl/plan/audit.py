@@ -16,12 +16,13 @@ from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.files.spills import chunks, open_spill
 from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
-from crmctl.match.agreement import EXPLAINED, agreement, canonical
+from crmctl.match.agreement import EXPLAINED, agreement
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, match
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record
 from crmctl.read.read_back import Baseline, Reader, Walk, is_after, read_newest
 from crmctl.read.records import find
+from crmctl.values.equality import canonical
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
 from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, entries_of, is_undone, last_sent_at, records_made, surplus_records

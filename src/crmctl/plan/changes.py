@@ -21,7 +21,6 @@ from crmctl.files.sources import STDIN, GivenInput, is_stream, open_source
 from crmctl.files.spills import chunks
 from crmctl.files.validation import Entry, Payload
 from crmctl.frozen import frozen
-from crmctl.match.keys import is_unchanged
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.ids import check_choice, is_uuid
@@ -38,6 +37,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import PAGE_STEP, Cost, KnownRecords, fetch, read_known, scan
 from crmctl.read.stable_pages import Listing, SeenIds
 from crmctl.values.composites import Merger, currency_code, parse_assignments
+from crmctl.values.equality import is_unchanged
 from crmctl.values.filters import Condition, format_condition
 from crmctl.write.database import JobKind, JobState, RowState
 from crmctl.write.in_flight import write_requests

@@ -20,11 +20,12 @@ from crmctl.errors import CrmctlError, UsageError, storage_error
 from crmctl.files.spills import CHUNK_ROWS, open_spill, open_tables
 from crmctl.files.validation import Payload
 from crmctl.frozen import frozen
-from crmctl.match.keys import Wanted, base_form, is_unchanged
+from crmctl.match.keys import Wanted
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute
 from crmctl.plan.import_plan import FeedPlan
 from crmctl.values.composites import NO_PARTS, Form, Parts, part_name
+from crmctl.values.equality import base_form, is_unchanged
 from crmctl.write.database import JobState, RowState
 from crmctl.write.jobs import FeedCounts
 from crmctl.write.journal import UNDONE, Journal, is_undone

@@ -15,7 +15,7 @@ from crmctl.errors import CrmctlError, PartialError, ServiceError
 from crmctl.files.spills import open_spill
 from crmctl.files.validation import Batch, Entry
 from crmctl.frozen import frozen
-from crmctl.match.agreement import canonical, pair_altered
+from crmctl.match.agreement import pair_altered
 from crmctl.match.record_match import (
     Recognition,
     holds_most,
@@ -30,6 +30,7 @@ from crmctl.match.record_match import (
 from crmctl.models import jsontext
 from crmctl.models.resources import Record
 from crmctl.read.read_back import LONG_READ, Reader
+from crmctl.values.equality import canonical
 from crmctl.write.database import MAY_BE_THERE, BatchState, RowState
 from crmctl.write.evidence import Evidence, FinalCount, Sent
 from crmctl.write.in_flight import SendContext, further_records, samples

@@ -17,14 +17,15 @@ from crmctl.dedupe.merge_plan import PlannedMerge, held, is_empty
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.frozen import frozen
 from crmctl.match.key_lookups import Lookup
-from crmctl.match.references import as_sent, moved_references, replace_ids
+from crmctl.match.references import moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.read.read_back import Reader
 from crmctl.read.records import KnownRecords, fetch, reading_cost, swap_links
 from crmctl.read.stable_pages import SeenIds
+from crmctl.values.equality import as_sent, is_same
 from crmctl.write.database import RowState
-from crmctl.write.effect import StepStanding, is_same, standing
+from crmctl.write.effect import StepStanding, standing
 from crmctl.write.journal import Journal
 from crmctl.write.steps import MERGE_ORDER, Mark, Step, StepKind, StepSender, StepState
 

@@ -15,7 +15,7 @@ from crmctl.files.mapping import Mode
 from crmctl.files.spills import chunks
 from crmctl.files.validation import Payload
 from crmctl.frozen import frozen
-from crmctl.match.keys import KeyIndex, KeyRule, Wanted, is_unchanged, key_rule
+from crmctl.match.keys import KeyIndex, KeyRule, Wanted, key_rule
 from crmctl.models import jsontext
 from crmctl.models.findings import Finding, Severity, shorten
 from crmctl.models.resources import Attribute
@@ -25,6 +25,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import fetch, reading_cost
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.composites import Merger
+from crmctl.values.equality import is_unchanged
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import AS_OF
 from crmctl.write.jobs import FEED_COUNTS

@@ -18,8 +18,7 @@ from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundErro
 from crmctl.files.validation import Entry
 from crmctl.files.whole_files import whole_file
 from crmctl.frozen import frozen
-from crmctl.match.agreement import canonical
-from crmctl.match.references import Referrers, as_sent, asks, moved_references, replace_ids
+from crmctl.match.references import Referrers, asks, moved_references, replace_ids
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record, document_of
 from crmctl.plan.audit import capture_ids
@@ -32,6 +31,7 @@ from crmctl.plan.undo_updates import UndoReport
 from crmctl.read.read_back import Reader
 from crmctl.read.records import PAGE_STEP, all_activities, fetch, swap_links
 from crmctl.read.stable_pages import SeenIds
+from crmctl.values.equality import as_sent, canonical
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext
 from crmctl.write.journal import FILE_NAME, Journal, entries_of, mark_undone

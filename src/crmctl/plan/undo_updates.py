@@ -17,7 +17,7 @@ from crmctl.errors import CrmctlError, PartialError, RejectedError
 from crmctl.files.spills import Spill, chunks
 from crmctl.files.validation import Entry
 from crmctl.match.key_lookups import Lookup
-from crmctl.match.references import ParentGroup, as_sent
+from crmctl.match.references import ParentGroup
 from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType, Record
 from crmctl.plan import relations
@@ -29,6 +29,7 @@ from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
 from crmctl.read.records import Cost, announced, fetch, find, read_singly
 from crmctl.read.stable_pages import SeenIds
+from crmctl.values.equality import as_sent
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState

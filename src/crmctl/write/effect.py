@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -13,14 +12,12 @@ from crmctl.client.answers import Page
 from crmctl.clock import Backoff, Clock
 from crmctl.errors import CrmctlError, ForbiddenError, NotFoundError, RejectedError
 from crmctl.files.validation import Entry
-from crmctl.match.agreement import Scale, canonical
-from crmctl.match.keys import is_unchanged
-from crmctl.match.record_match import by_content, key_form
-from crmctl.match.references import as_sent, ids_only
-from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
+from crmctl.match.agreement import Scale
+from crmctl.match.record_match import by_content
+from crmctl.models.resources import PAGE_LIMIT, Attribute, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.records import read_one
-from crmctl.values.attribute_types import Trait, typed, types_with
+from crmctl.values.equality import alike, canonical, is_same
 from crmctl.values.moments import MICROS, micros_of, micros_of_date, seconds_of
 from crmctl.write.in_flight import samples
 
@@ -35,8 +32,6 @@ class StepStanding(StrEnum):
 
 Attributes = Mapping[str, Attribute]
 """The attributes of an object by slug."""
-
-REWRITTEN = types_with(Trait.REWRITTEN)
 
 
 def standing(
@@ -53,35 +48,6 @@ def standing(
     if changed := [slug for slug in after if slug not in new and slug not in old]:
         return StepStanding.CHANGED, changed
     return (StepStanding.BEFORE if len(old) == len(after) > len(new) else StepStanding.AFTER), []
-
-
-def is_same(attribute: Attribute | None, value: Any, current: Any) -> bool:
-    """Whether two values from the service are equal. Blank values are, and references to the same records."""
-    if value == current or canonical(value) is None:
-        return value == current or canonical(current) is None
-    if attribute is None:
-        return ids_only(value) is not None and ids_only(value) == ids_only(current)
-    return attribute.type == AttributeType.REFERENCE and as_sent(attribute, value) == as_sent(attribute, current) is not None
-
-
-def alike(attribute: Attribute | None, written: Any, current: Any) -> bool:
-    """Whether a service that stored the written value may return the current one."""
-    attributes = {"it": attribute} if attribute is not None else {}
-    if is_same(attribute, written, current) or is_unchanged({"it": written}, {"it": current}, attributes):
-        return True
-    if attribute is None or attribute.type not in REWRITTEN:
-        return False
-    if canonical(_money(attribute, written)) == canonical(_money(attribute, current)):
-        return True
-    form = key_form(attribute.type, written)
-    return attribute.type == AttributeType.PHONE_NUMBER and form is not None and form == key_form(attribute.type, current)
-
-
-def _money(attribute: Attribute, value: Any) -> Any:
-    """Return money given as text as an import sends it, any other value unchanged."""
-    with suppress(RejectedError):
-        return typed(value, attribute) if attribute.type == AttributeType.CURRENCY and isinstance(value, str) else value
-    return value
 
 
 def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Record], bool] | None) -> Iterator[Record | None]:

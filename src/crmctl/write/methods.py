@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
-from crmctl.match.agreement import canonical, pair_altered
+from crmctl.match.agreement import pair_altered
 from crmctl.match.record_match import Recognition, RecordMatch, by_content, comparable
 from crmctl.models.resources import Record
 from crmctl.read.read_back import Baseline, Enough, Reader, Unusable, moment_of, read_newest
+from crmctl.values.equality import canonical
 from crmctl.write.database import MAY_BE_THERE
 from crmctl.write.in_flight import further_records
 from crmctl.write.journal import Header, Journal

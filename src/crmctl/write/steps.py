@@ -24,8 +24,9 @@ from crmctl.frozen import frozen
 from crmctl.models.resources import BULK_LIMIT, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
+from crmctl.values.equality import alike
 from crmctl.write.database import BatchState
-from crmctl.write.effect import Attributes, StepStanding, alike, current_records, is_visible, standing, still_there, took_effect
+from crmctl.write.effect import Attributes, StepStanding, current_records, is_visible, standing, still_there, took_effect
 from crmctl.write.in_flight import ATTEMPTS, PATIENCE, WITHOUT_EFFECT, InHalves, samples
 from crmctl.write.verdicts import Verdict, judge
 
