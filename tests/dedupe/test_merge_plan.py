@@ -16,7 +16,6 @@ from crmctl.dedupe.merge_plan import (
     PlannedMerge,
     choose_survivor,
     fingerprint,
-    is_merge_plan,
     merge_values,
     parse_keep,
     write_merge_plan,
@@ -98,7 +97,6 @@ def edited(edit: Any, keep: KeepRules | None = None) -> PlannedMerge:
     document = json.loads(line)
     edit(document)
     path.write_text(f"{head}\n\n{json.dumps(document)}\n")
-    assert is_merge_plan(path)
     return next(MergePlanFile(path).merges(ATTRIBUTES))
 
 
@@ -170,7 +168,6 @@ def test_a_line_that_means_nothing_is_refused_by_its_number(edit: Any, said: str
 
 def test_a_file_that_is_no_plan_or_was_cut_short() -> None:
     Path("x").write_text('{"kind": "else"}\n')
-    assert not is_merge_plan(Path("x"))
     with pytest.raises(UsageError, match="no merge plan"):
         MergePlanFile(Path("x"))
     write_merge_plan(Path("x"), HEADER, [merge()])
@@ -194,7 +191,6 @@ def test_a_file_that_is_no_plan_or_was_cut_short() -> None:
 def test_an_editors_changes_to_a_plans_layout_do_no_harm(spoil: Any) -> None:
     write_merge_plan(Path("x"), HEADER, [merge()])
     Path("x").write_bytes(spoil(Path("x").read_bytes()))
-    assert is_merge_plan(Path("x"))
     (found,) = MergePlanFile(Path("x")).merges(ATTRIBUTES)
     assert (found.survivor, found.losers, values(found)) == ("old", ("new", "mid"), values(merge()))
 

@@ -13,6 +13,7 @@ from typing import Any
 from crmctl.dedupe.candidates import MatchCandidates, Pair
 from crmctl.dedupe.rules import said
 from crmctl.errors import UsageError, reason
+from crmctl.files.sources import is_stream
 from crmctl.files.whole_files import whole_bytes
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
@@ -279,6 +280,7 @@ class MergePlanFile:
     def __init__(self, path: Path) -> None:
         """Open a plan. Raises UsageError for an unreadable file or one without the header of a merge plan."""
         self.path = path
+        is_stream(str(path))  # names a directory, a socket or a device
         try:
             with path.open("rb") as file:
                 document = _parsed(path, 1, file.readline())
