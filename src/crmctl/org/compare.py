@@ -390,9 +390,8 @@ def present_of(schema: SchemaDocument) -> Present:
         return Attribute.parse({"id": spec.slug, **spec.model_dump(by_alias=True), "config": config})
 
     objects = {spec.slug: Object.parse({"id": spec.slug, **spec.model_dump(by_alias=True)}) for spec in schema.objects}
-    return Present(
-        objects, {spec.slug: {attribute.slug: attribute_of(attribute) for attribute in spec.attributes} for spec in schema.objects}
-    )
+    attributes = {spec.slug: {attribute.slug: attribute_of(attribute) for attribute in spec.attributes} for spec in schema.objects}
+    return Present(objects, attributes)
 
 
 def object_option(objects: Collection[str], text: str, sign: str, form: str) -> tuple[str, str]:

@@ -6,10 +6,10 @@ import hashlib
 import re
 import shutil
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, NoReturn, Self, get_args
+from typing import IO, Any, Literal, NamedTuple, NoReturn, TypeVar, get_args
 
 from pydantic import Field, ValidationError
 
@@ -104,25 +104,14 @@ class OrgSettings(SpecPart):
     """The content of `org.toml`. `objects` is empty for all. `keep` under `mask` names attributes that a mask leaves alone."""
 
     format: int = FORMAT
-    objects: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = Field(tuple(part for part in get_args(Part) if part != FILES), alias="with")
+    objects: Sequence[str] = ()
+    parts: Sequence[Part] = Field([part for part in get_args(Part) if part != FILES], alias="with")
     keys: Mapping[str, str] = Field(default_factory=dict)
-    mask: Mapping[Literal["keep"], tuple[str, ...]] = Field(default_factory=dict)
+    mask: Mapping[Literal["keep"], Sequence[str]] = Field(default_factory=dict)
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the file. Raises UsageError naming the file and the setting."""
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: {reason(error)}", code="bad_settings") from error
-        _refuse_format(path, document)
-        try:
-            return cls.model_validate(document, strict=False)
-        except ValidationError as error:
-            problem = problems_of(error, document)[0]
-            hint = "delete the file, and org pull writes it again"
-            raise UsageError(f"{path}: {problem['place']} {problem['problem']}", hint=hint, code="bad_settings") from error
+    @staticmethod
+    def read(path: Path) -> OrgSettings:
+        return _read(path, OrgSettings, tomllib.loads)
 
     def chosen(self, every: list[Object]) -> list[Object]:
         """Return the objects to pull. Raises NotFoundError, and RejectedError for names that cannot be files of one folder."""
@@ -155,9 +144,25 @@ class Manifest(SpecPart, extra="allow"):
     files: Mapping[str, Json]
 
 
-def _refuse_format(path: Path, document: object) -> None:
-    if isinstance(document, dict) and document.get("format") != FORMAT:
-        refuse_folder(path, f"has the format {document.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
+M = TypeVar("M", OrgSettings, Manifest)
+
+
+def _read(path: Path, model: type[M], parse: Callable[[str], Any]) -> M:
+    """Read settings or a manifest. Raises UsageError for another format and for wrong settings, RejectedError for a wrong manifest."""
+    document = None
+    try:
+        document = parse(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and document.get("format") != FORMAT:
+            refuse_folder(path.parent, f"has the format {document.get('format')!r}, this crmctl reads {FORMAT}", "update crmctl")
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = problems_of(error, document)[0]
+        problem = f"{first['place']} {first['problem']}"
+    except (OSError, ValueError) as error:
+        problem = reason(error)
+    if model is Manifest:
+        refuse(path.name, problem)
+    raise UsageError(f"{path}: {problem}", hint="delete the file, and org pull writes it again", code="bad_settings")
 
 
 class OrgFolder:
@@ -174,7 +179,9 @@ class OrgFolder:
             if not (path / name).is_file():
                 refuse(name, "is missing")
         self.settings = OrgSettings.read(path / SETTINGS)
-        self.manifest = self._read_manifest()
+        self.manifest = _read(path / MANIFEST, Manifest, jsontext.loads)
+        if outside := [name for name in self.manifest.files if name.startswith("/") or ".." in Path(name).parts or "\\" in name]:
+            refuse(MANIFEST, f"the path {outside[0]!r} leaves the folder")
         self.schema = self._read_schema()
         self._names = data_files(path)
         self.objects = {spec.slug: spec for spec in self.schema.objects}
@@ -183,21 +190,6 @@ class OrgFolder:
     def parts(self) -> list[str]:
         """The parts that the folder holds."""
         return [part for part in PARTS if any((self.path / name).exists() for name in (f"{part}.jsonl", f"{part}.yaml", part))]
-
-    def _read_manifest(self) -> Manifest:
-        try:
-            document = jsontext.loads((self.path / MANIFEST).read_bytes())
-            _refuse_format(self.path, document)
-            manifest = Manifest.model_validate(document)
-        except ValidationError as error:
-            problem = problems_of(error, document)[0]
-            refuse(MANIFEST, f"{problem['place']} {problem['problem']}")
-        except (OSError, ValueError) as error:
-            refuse(MANIFEST, reason(error))
-        for name in manifest.files:
-            if name.startswith("/") or ".." in Path(name).parts or "\\" in name:
-                refuse(MANIFEST, f"the path {name!r} leaves the folder")
-        return manifest
 
     def _read_schema(self) -> SchemaDocument:
         try:

@@ -84,7 +84,7 @@ def _settings(folder: Path, objects: Sequence[str], parts: Sequence[str] | None)
     stored = OrgSettings.read(path) if path.exists() else OrgSettings()
     for part in parts or ():
         check_choice("--with", part, PARTS)
-    update = {"objects": tuple(objects) or stored.objects, "parts": stored.parts if parts is None else tuple(parts)}
+    update = {"objects": objects or stored.objects, "parts": stored.parts if parts is None else parts}
     return stored.model_copy(update=update)
 
 
