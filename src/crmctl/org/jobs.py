@@ -281,14 +281,13 @@ def _undo_schema(context: BulkContext, step: OrgStep, result: Json, *, dry_run: 
         return
     service, present = context.service, read_service(context.service)
     for slug, name in reversed(created):
-        crm_object = present.objects.get(slug)
-        attribute = present.attributes.get(slug, {}).get(name or "")
-        if crm_object is None or (name is not None and attribute is None):
-            continue
+        crm_object, attribute = present.objects.get(slug), present.attributes.get(slug, {}).get(name or "")
+        if crm_object is None or (name is not None and (attribute is None or (slug, None) in created)):
+            continue  # it is gone, or goes with its object
         filters = [Condition(name, Operator.IS_NOT_EMPTY, "true")] if name is not None else []
         if service.search_records(crm_object.id, limit=1, filters=filters).items:
             result["left"].append(f"{slug if name is None else f'{slug}.{name}'} holds values of somebody else")
         elif attribute is None:
             service.delete_object(crm_object.id)
-        elif (slug, None) not in created:
+        else:
             service.delete_attribute(crm_object.id, attribute.id)
