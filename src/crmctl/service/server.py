@@ -31,7 +31,7 @@ from crmctl.service.context import Context, ServiceSettings, new_id, open_data
 from crmctl.service.faults import Busy
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
-from crmctl.service.http.connections import HEAD_LIMIT, Connection, Connections, ListeningServer, raise_file_limit
+from crmctl.service.http.connections import Connection, Connections, ListeningServer, raise_file_limit
 from crmctl.service.http.edge import READY_PATH, Edge, Metrics, is_page, stranger
 from crmctl.service.http.endpoint import NamedRoute, build_document, route
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
@@ -174,9 +174,6 @@ class _Readiness:
         return None
 
 
-KEEP_ALIVE_SECONDS = 75
-"""Longer than clients keep idle connections: then the client closes them, and no request meets a closing one."""
-
 STOP_SECONDS = 10
 """How long requests in flight may take to finish after a signal."""
 
@@ -302,7 +299,7 @@ def _config(app: ASGIApp, *, has_date: bool) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
-        loop="asyncio",
+        loop="auto",
         ws="none",
         lifespan="off",
         log_config=None,
@@ -311,9 +308,7 @@ def _config(app: ASGIApp, *, has_date: bool) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         date_header=has_date,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
-        h11_max_incomplete_event_size=HEAD_LIMIT,
     )
 
 

@@ -18,12 +18,12 @@ def test_unknown_methods_and_paths_add_no_metrics(tmp_path: Path) -> None:
             for number in range(40):
                 name = f"X{turn}X{number}"
                 for line in (
-                    f"{name} /healthz",
-                    f"{name} /api/v1/members",
+                    "PROPFIND /healthz",
+                    "PROPFIND /api/v1/members",
                     f"GET /{name}",
                     f"GET /console/{name}",
                     f"GET /files/{name}/a",
-                    f"{name} /{name}",
+                    f"PROPFIND /{name}",
                     f"GET /api/v1/objects/{name}",
                 ):
                     wire.send(f"{line} HTTP/1.1\r\n{wire.headers}\r\n")

@@ -1,33 +1,44 @@
-"""Connections of clients: listening sockets, limits and fair turns. The only importer of uvicorn's own protocol."""
+"""Connections of clients: listening sockets, limits and fair turns. The only importer of the insides of uvicorn."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import signal
 import socket
-import sys
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from http import HTTPStatus
 from types import FrameType
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 
 import anyio
 import anyio.to_thread
-import h11
+import httptools
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
 
 from crmctl.service.faults import FAILURES, BadRequest, Busy, Fault, Unavailable
 from crmctl.service.http.json_answers import CLOSE, answer_for, head_too_large, too_slow
 
 HEAD_LIMIT = 32 * 1024
 """Most bytes of a request's line and headers; a hundred conditions in a query fit."""
+
+_PIECE = 16 * 1024
+"""Bytes that are parsed at once. The limit of a head is checked after each."""
+
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep idle connections: then the client closes them, and no request meets a closing one."""
 
 REST_SECONDS = 30.0
 REST_BYTES = 64 * 1024 * 1024
@@ -43,7 +54,9 @@ STOP_SECONDS = 1.0
 
 _EVICTED_SHARE = 20
 
-HEAD, IDLE, REQUEST, REST, CLOSING = "head", "idle", "request", "rest", "closing"
+_LOG = logging.getLogger("uvicorn.error")
+
+HEAD, BODY, IDLE, REQUEST, REST, CLOSING = "head", "body", "idle", "request", "rest", "closing"
 
 
 class Connections:
@@ -71,30 +84,47 @@ class Connections:
     def drop(self, client: tuple[str, int] | None) -> None:
         """Close the connection of a client in the middle of its answer, after sending what was written."""
         for connection in [connection for connection in self.open if connection.client == client]:
-            connection.cycle.disconnected = True
-            connection.transport.close()
+            connection.drop()
 
 
-class Connection(H11Protocol):
-    """A connection. `phase` is what it waits for, which decides how long it may wait."""
+class Connection(asyncio.Protocol):
+    """A connection. `phase` is what it waits for, which decides how long it may wait.
 
-    def __init__(self, registry: Connections, **uvicorn: Any) -> None:
-        super().__init__(**uvicorn)
+    llhttp parses requests, uvicorn's cycle is the ASGI side of one. Requests that arrive before the answer to an earlier one wait.
+    """
+
+    def __init__(self, registry: Connections, config: uvicorn.Config, server_state: ServerState) -> None:
         self.phase = HEAD
+        self.client: tuple[str, int] | None = None
         self._registry = registry
+        self._config = config
+        self._server = server_state
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._cycles: deque[RequestResponseCycle] = deque()
+        """Requests without a complete answer. The first is being worked on, the body of the last may be arriving."""
+        self._part: str | None = None
+        """HEAD or BODY while a part of a request is arriving."""
+        self._unused = 0
+        """Bytes of the part that led to nothing yet: of a head, of what surrounds the chunks of a body."""
+        self._discarded = 0
+        self._refusal: Fault | None = None
+        self._is_refused = False
+        self._deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._discarded = 0
-        self._is_refused = False
 
     @property
     def is_receiving(self) -> bool:
         """Whether the body of a request is still arriving, so that nothing has been done for it."""
-        return self.phase == REQUEST and self.cycle.more_body
+        return self.phase == REQUEST and self._part == BODY
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # Closing is decided here; uvicorn holds the same transport.
-        super().connection_made(cast(asyncio.Transport, _Closing(transport, self._leave)))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = _Closing(cast(asyncio.Transport, transport), self._leave)
+        self._flow = _Flow(cast(asyncio.Transport, self.transport))
+        self._addresses = {"client": get_remote_addr(self.transport), "server": get_local_addr(self.transport)}  # type: ignore[arg-type]
+        self.client = cast("tuple[str, int] | None", self._addresses["client"])
+        self._server.connections.add(self)  # type: ignore[arg-type]
         if len(self._registry.open) >= self._registry.most:
             self._registry.evict()
         if len(self._registry.open) >= self._registry.most:
@@ -105,10 +135,13 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.open.pop(self, None)
+        self._server.connections.discard(self)
         for timer in (self._timer, self._stalled):
             if timer is not None:
                 timer.cancel()
-        super().connection_lost(exc)
+        for cycle in self._cycles:
+            _disconnect(cycle)
+        self._flow.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self.phase in (REST, CLOSING):
@@ -116,77 +149,210 @@ class Connection(H11Protocol):
             if self._discarded > REST_BYTES:
                 self.abort()
                 return
-        if self.phase != CLOSING:
-            super().data_received(data)
-            self._look()
+        for start in range(0, len(data), _PIECE):
+            if self.phase == CLOSING or self._refusal is not None:
+                return
+            self._feed(data[start : start + _PIECE])
+        self._look()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
+    def _feed(self, piece: bytes) -> None:
+        self._unused += len(piece)
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._stay_with_http(piece[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._reject(BadRequest(f"the request is not valid HTTP: {error}"))
+        else:
+            if self._unused > HEAD_LIMIT:
+                self._reject(head_too_large(HEAD_LIMIT))
+
+    def _stay_with_http(self, rest: bytes) -> None:
+        """Answer a request for another protocol as if it had not asked for one. llhttp would take its body for that protocol."""
+        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        if method == b"CONNECT":
+            self._reject(BadRequest("this service is no proxy"))
+            return
+        lines = [b"%s: %s\r\n" % header for header in self._headers if header[0] != b"upgrade"]
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed(b"%s %s HTTP/%s\r\n%s\r\n" % (method, self._target, version, b"".join(lines)) + rest)
+
+    def on_message_begin(self) -> None:
+        self._part = HEAD
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+
+    def on_url(self, piece: bytes) -> None:
+        self._target += piece
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Fields after a body must not count as headers.
+        if self._part == HEAD:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return
+        self._part, self._unused = BODY, 0
+        version = self._parser.get_http_version()
+        raw_path, _, query = self._target.partition(b"?")
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            **self._addresses,
+            "scheme": "http",
+            "method": self._parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(raw_path.decode("ascii")),
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self._headers,
+        }
+        cycle = RequestResponseCycle(
+            scope=cast("Any", scope),
+            transport=cast(asyncio.Transport, self.transport),
+            flow=self._flow,
+            logger=_LOG,
+            access_logger=_LOG,
+            access_log=False,
+            default_headers=self._server.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers),
+            keep_alive=version != "1.0" and self._parser.should_keep_alive(),
+            on_response=self._answered,
+        )
+        self._cycles.append(cycle)
+        if len(self._cycles) == 1:
+            self._start()
+        else:
+            self._flow.hold(True)
+
+    def on_body(self, piece: bytes) -> None:
+        self._unused = 0
+        cycle = self._receiving
+        if cycle is not None:
+            cycle.body += piece
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self._flow.pause_reading()
+            cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return
+        cycle = self._receiving
+        if cycle is not None:
+            cycle.more_body = False
+            cycle.message_event.set()
+        self._part, self._unused = None, 0
+
+    @property
+    def _receiving(self) -> RequestResponseCycle | None:
+        """The request whose body is arriving, unless it has been answered already."""
+        return self._cycles[-1] if self._cycles and self._cycles[-1].more_body else None
+
+    def _start(self) -> None:
+        task = self._loop.create_task(self._cycles[0].run_asgi(self._config.loaded_app))
+        task.add_done_callback(self._server.tasks.discard)
+        self._server.tasks.add(task)
+
+    def _answered(self) -> None:
+        self._cycles.popleft()
+        self._server.total_requests += 1
+        if not self.transport.is_closing():
+            self._flow.hold(len(self._cycles) > 1)
+            if self._cycles:
+                self._start()
+            elif self._refusal is not None:
+                self._refuse(self._refusal)
         self._look()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self._flow.pause_writing()
         self._wait_for_reader()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
+        self._flow.resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse a request that h11 rejects. uvicorn calls this while it handles the error; the application never sees the request."""
-        hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
-        self._refuse(head_too_large(HEAD_LIMIT) if hint == 431 else BadRequest("the request is not valid HTTP"))
-
     def shutdown(self) -> None:
-        super().shutdown()
+        """Close after the answers under way. uvicorn calls this when it stops."""
+        if self._cycles:
+            self._cycles[-1].keep_alive = False
+        else:
+            self.transport.close()
         if self.phase == CLOSING:
-            self.loop.call_later(STOP_SECONDS, self.abort)
+            self._loop.call_later(STOP_SECONDS, self.abort)
 
     def abort(self) -> None:
         self.transport.abort()
+
+    def drop(self) -> None:
+        """Close in the middle of an answer, after sending what was written."""
+        for cycle in self._cycles:
+            cycle.disconnected = True
+        self.transport.close()
 
     def _wait_for_reader(self, before: int | None = None) -> None:
         unsent = self.transport.get_write_buffer_size()
         if before is not None and before - unsent < STALLED_BYTES:
             self.abort()
         else:
-            self._stalled = self.loop.call_later(STALLED_SECONDS, self._wait_for_reader, unsent)
+            self._stalled = self._loop.call_later(STALLED_SECONDS, self._wait_for_reader, unsent)
 
     def _look(self) -> None:
         if self.phase == CLOSING:
             return
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._cycles:
             self._wait_for(REQUEST)
-        elif self.conn.their_state is h11.SEND_BODY:
+        elif self._part == BODY:
             self._wait_for(REST, REST_SECONDS)
-        elif self.cycle is None or self.conn.trailing_data[0]:
+        elif self._part == HEAD:
             self._wait_for(HEAD, self._registry.head_seconds)
-        else:
-            self._wait_for(IDLE, self.timeout_keep_alive)
+        elif self.phase != HEAD:
+            self._wait_for(IDLE, KEEP_ALIVE_SECONDS)
 
-    def _wait_for(self, phase: str, seconds: float | None = None, *, begin: bool = False) -> None:
-        """Start the timer of a phase. Sending a little now and then does not restart it."""
+    def _wait_for(self, phase: str, seconds: float = math.inf, *, begin: bool = False) -> None:
+        """Set the deadline of a phase. Sending a little now and then does not move it."""
         if phase == self.phase and not begin:
             return
         self.phase = phase
         self._discarded = 0
+        self._deadline = self._loop.time() + seconds
+        # A timer per connection, not per phase: it looks at the deadline when it is due.
+        if self._deadline < math.inf and (self._timer is None or self._timer.when() > self._deadline):
+            self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self._expire)
+        self._timer = self._loop.call_at(self._deadline, self._expire) if self._deadline < math.inf else None
 
     def _expire(self) -> None:
-        if self.phase == HEAD and self.conn.trailing_data[0]:
+        if self._loop.time() < self._deadline:
+            self._set_timer()
+        elif self._part == HEAD and self.phase == HEAD:
             self._refuse(too_slow("the request"))
         elif self.phase in (HEAD, IDLE):
             self.transport.close()
         else:
             self.abort()
 
+    def _reject(self, refusal: Fault) -> None:
+        """Refuse what is not a request, after the answers to the requests before it."""
+        self._refusal = refusal
+        broken = self._receiving if self._part == BODY else None
+        if broken is not None:
+            _disconnect(self._cycles.pop())
+        if self._cycles:
+            return
+        if self._part == BODY and (broken is None or broken.response_started):
+            self.transport.close()
+        else:
+            self._refuse(refusal)
+
     def _refuse(self, refusal: Fault) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
         refusal.headers = {**refusal.headers, **CLOSE}
         answer, status = answer_for(refusal), HTTPStatus(refusal.status)
         headers = [*answer.raw_headers, *self._registry.headers()]
@@ -199,11 +365,34 @@ class Connection(H11Protocol):
     def _leave(self, transport: asyncio.Transport) -> None:
         """Close, but let a client that is still sending read the answer first."""
         self._wait_for(CLOSING, REST_SECONDS, begin=True)
-        if (self._is_refused or self.conn.their_state is h11.SEND_BODY) and transport.can_write_eof():
+        if (self._is_refused or self._part == BODY) and transport.can_write_eof():
             transport.write_eof()
-            self.flow.resume_reading()
+            self._flow.hold(False)
         else:
             transport.close()
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    """Tell the application that nobody waits for its answer."""
+    cycle.disconnected = True
+    cycle.message_event.set()
+
+
+class _Flow(FlowControl):
+    """Reading stops while a request waits for its turn: otherwise a client could fill the memory with requests."""
+
+    _is_held = False
+
+    def hold(self, is_held: bool) -> None:
+        self._is_held = is_held
+        if is_held:
+            self.pause_reading()
+        else:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._is_held:
+            super().resume_reading()
 
 
 class _Closing:
@@ -313,7 +502,7 @@ class ListeningServer(uvicorn.Server):
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        make = partial(Connection, self._registry, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        make = partial(Connection, self._registry, self.config, self.server_state)
         while True:
             try:
                 accepted, _ = await loop.sock_accept(self._listener)

@@ -206,14 +206,13 @@ def _origin_form(scope: Scope) -> Scope:
 
 
 def _check_head(scope: Scope) -> None:
-    """Raise a 400 for another HTTP or for two lengths, a 431 when the address and headers are too large."""
-    if not scope["http_version"].startswith("1."):
-        raise BadRequest(f"this connection speaks HTTP/1.1, not HTTP/{scope['http_version']}", headers=CLOSE)
-    headers: list[tuple[bytes, bytes]] = scope["headers"]
-    names = {name for name, _ in headers}
-    if b"transfer-encoding" in names and (b"content-length" in names or scope["http_version"] != "1.1"):
+    """Raise a 400 for another HTTP or an encoded body, a 431 when the address and headers are too large."""
+    version, headers = scope["http_version"], scope["headers"]
+    if not version.startswith("1."):
+        raise BadRequest(f"this connection speaks HTTP/1.1, not HTTP/{version}", headers=CLOSE)
+    if any(name == b"transfer-encoding" and (value.lower() != b"chunked" or version != "1.1") for name, value in headers):
         # A proxy could read it as a different request.
-        raise BadRequest("a request must not have Transfer-Encoding beside Content-Length, nor before HTTP/1.1", headers=CLOSE)
+        raise BadRequest("Transfer-Encoding must be chunked, and HTTP/1.1", headers=CLOSE)
     if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_LIMIT:
         raise head_too_large(HEAD_LIMIT)
 
