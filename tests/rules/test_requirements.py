@@ -93,6 +93,7 @@ def test_every_dependency_is_used_and_explained(name: str) -> None:
         "charset-normalizer": "charset_normalizer",
         "phonenumberslite": "phonenumbers",
         "pyjwt": "jwt",
+        "uvloop": "uvicorn",  # which loads it
     }.get(name, name)
     imports = re.compile(rf"^\s*(?:import|from) {module}\b|require_files_extra\(\"{module}\"\)", re.MULTILINE)
     assert any(imports.search(path.read_text()) for path in package_files())

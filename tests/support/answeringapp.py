@@ -21,7 +21,7 @@ from crmctl.client.transport import Request, Response
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.service.context import Context, ServiceSettings, new_id, open_data
-from crmctl.service.http.connections import Work
+from crmctl.service.http.turns import Work
 from crmctl.service.server import create_app, make_first_key
 
 ORIGIN = "http://127.0.0.1:8"

@@ -18,7 +18,7 @@ from crmctl.service.store.engine import Engine, has_data, open_engine
 from crmctl.service.store.tx import Ids
 
 if TYPE_CHECKING:
-    from crmctl.service.http.connections import Work
+    from crmctl.service.http.turns import Work
 
 RequestLog = Callable[[Mapping[str, Any]], None]
 """Takes a finished request: `time method path status ms keyId requestId address` (never the key)."""
@@ -117,7 +117,7 @@ class Context:
     @cached_property
     def work(self) -> Work:
         """The queues of requests. Loaded on demand, because administration needs none."""
-        from crmctl.service.http.connections import Work
+        from crmctl.service.http.turns import Work
 
         return Work(self.engine.reads_at_once)
 

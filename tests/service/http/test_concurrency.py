@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from crmctl.service.faults import Busy
-from crmctl.service.http import connections
-from crmctl.service.http.connections import FairLimiter, Work
+from crmctl.service.http import turns
+from crmctl.service.http.turns import FairLimiter, Work
 
 
 class Crowd:
@@ -134,7 +134,7 @@ def test_a_place_granted_during_cancellation_is_returned(steps: int) -> None:
 
 
 def test_bodies_that_are_too_large_together_are_refused_and_no_longer_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_BODY_BYTES", 100)
+    monkeypatch.setattr(turns, "MOST_BODY_BYTES", 100)
     work = Work()
     with work.body() as one:
         one(60)

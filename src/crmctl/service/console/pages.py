@@ -31,9 +31,9 @@ from crmctl.service.console.visits import (
 )
 from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, BadRequest, Conflict, Fault, Forbidden, OverQuota
-from crmctl.service.http.connections import FairLimiter
 from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.http.json_answers import answer_for
+from crmctl.service.http.turns import FairLimiter
 from crmctl.service.store import objects, preferences
 from crmctl.service.store.members import SESSION_SECONDS, ConsoleSession, MemberRole, find_session, new_token, open_session
 from crmctl.service.store.tx import Tx

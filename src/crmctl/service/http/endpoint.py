@@ -24,9 +24,9 @@ from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import Body, Fault, Forbidden
 from crmctl.service.http import json_answers, schemas
-from crmctl.service.http.connections import LARGE, FairLimiter
 from crmctl.service.http.json_answers import JsonAnswer
 from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES, UUID_PATTERN, Parameter, document_parameters, read_query
+from crmctl.service.http.turns import LARGE, FairLimiter
 from crmctl.service.store import logs
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.records import ANY_VERSION, version_of
