@@ -10,13 +10,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Router
@@ -32,9 +29,9 @@ from crmctl.service.faults import Busy
 from crmctl.service.files import endpoints as serving
 from crmctl.service.files.storage import open_storage
 from crmctl.service.http.connections import Connection, Connections, ListeningServer, raise_file_limit
-from crmctl.service.http.edge import READY_PATH, Edge, Metrics, is_page, stranger
+from crmctl.service.http.edge import PAGE_ROUTES, READY_PATH, Edge, Metrics, is_page, stranger
 from crmctl.service.http.endpoint import NamedRoute, build_document, route
-from crmctl.service.http.json_answers import JsonAnswer, answer_for
+from crmctl.service.http.json_answers import JsonAnswer
 from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
 from crmctl.service.oidc import token_endpoint as oidc
 from crmctl.service.routes.interface import ENDPOINTS
@@ -47,9 +44,8 @@ if TYPE_CHECKING:
     from crmctl.service.testdouble.double import TestDouble
 
 
-def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> Starlette:
-    """Return the service as an ASGI application on an opened engine, which answers unknown paths and methods in the service's own form. It
-    counts in `metrics`; `keep` feeds the request log."""
+def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[[LoggedRequest], None] | None = None) -> Edge:
+    """Return the service as an ASGI application on an opened engine. It counts in `metrics`; `keep` feeds the request log."""
     metrics = metrics or Metrics()
     # A service whose storage does not work must not start.
     open_storage(context.settings)
@@ -63,20 +59,7 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
     routes: list[BaseRoute] = [route(context, endpoint, handler) for endpoint, handler in endpoints]
     routes += [*probes(context, metrics, document), *serving.routes(context), *oidc.routes(context), _Pages(context, document)]
 
-    async def refuse(request: Request, error: Exception) -> Response:
-        answer = answer_for(error)
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            answer.headers["Allow"] = ", ".join(_allowed_methods(request.scope.get(PAGE_ROUTES, routes), request))
-        return answer
-
-    edge = Middleware(Edge, context=context, metrics=metrics, keep=keep)
-    app = Starlette(routes=routes, middleware=[edge], exception_handlers={HTTPException: refuse})
-    app.router.redirect_slashes = False
-    return app
-
-
-PAGE_ROUTES = "crmctl.page_routes"
-"""Entry of a request's scope: the routes of the pages, where one of them answers."""
+    return Edge(Router(routes, redirect_slashes=False), context, metrics or Metrics(), keep)
 
 
 class _Pages(BaseRoute):
@@ -100,12 +83,6 @@ class _Pages(BaseRoute):
         from crmctl.service.console.routing import page_routes
 
         return Router(page_routes(self._context, self._document), redirect_slashes=False)
-
-
-def _allowed_methods(routes: list[Any], request: Request) -> list[str]:
-    """Return every method of this path. Starlette names only those of the first route that matches."""
-    methods = {method for route in routes if route.matches(request.scope)[0] is not Match.NONE for method in route.methods}
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 READY_SECONDS = 1.0

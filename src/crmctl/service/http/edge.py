@@ -10,13 +10,17 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from itertools import chain
+from typing import Any
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import Match, Router
+from starlette.types import Message, Receive, Scope, Send
 
 from crmctl.clock import Clock
 from crmctl.service.context import Context
@@ -41,8 +45,8 @@ class RequestAuth:
     key: ApiKey | None = None
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        figures = {"limit": self.limit, "remaining": self.remaining, "reset": math.ceil(self.reset)}
-        return [(f"x-ratelimit-{name}".encode(), str(figure).encode()) for name, figure in figures.items()]
+        figures = {b"limit": self.limit, b"remaining": self.remaining, b"reset": math.ceil(self.reset)}
+        return [(b"x-ratelimit-" + name, b"%d" % figure) for name, figure in figures.items()]
 
 
 def stranger(context: Context) -> RequestAuth:
@@ -67,14 +71,22 @@ class Metrics:
         self.figures: Callable[[], Mapping[str, float]] = dict
         """Returns the figures of the database."""
         labels = ["method", "route", "status"]
-        self._requests = Counter("crm_requests", "Requests answered.", labels, registry=self.registry)
-        self._seconds = Histogram("crm_request_seconds", "Time to answer.", ["method", "route"], buckets=SECONDS, registry=self.registry)
+        requests = Counter("crm_requests", "Requests answered.", labels, registry=self.registry)
+        seconds = Histogram("crm_request_seconds", "Time to answer.", ["method", "route"], buckets=SECONDS, registry=self.registry)
+
+        # Finding the metrics of labels takes longer than counting in them.
+        @cache
+        def metrics_of(method: str, route: str, status: str) -> tuple[Counter, Histogram]:
+            return requests.labels(method, route, status), seconds.labels(method, route)
+
+        self._metrics_of = metrics_of
 
     def count(self, finished: LoggedRequest) -> None:
         # Only known routes and methods become labels, so that strangers cannot grow the table.
         method = "any" if finished.route == NO_ROUTE else finished.method
-        self._requests.labels(method, finished.route, str(finished.status)).inc()
-        self._seconds.labels(method, finished.route).observe(finished.micros / 1_000_000)
+        requests, seconds = self._metrics_of(method, finished.route, str(finished.status))
+        requests.inc()
+        seconds.observe(finished.micros / 1_000_000)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, value in self.figures().items():
@@ -104,35 +116,30 @@ NO_ROUTE = "none"
 
 
 class Edge:
-    """The middleware. It counts finished requests in `metrics`, and hands them to `keep` and the request log."""
+    """The application: it admits requests to the routes of a router, answers all errors, counts finished requests in `metrics`, and hands
+    them to `keep` and the request log."""
 
-    def __init__(self, app: ASGIApp, context: Context, metrics: Metrics, keep: Callable[[LoggedRequest], None] | None) -> None:
-        self.app = app
+    def __init__(self, router: Router, context: Context, metrics: Metrics, keep: Callable[[LoggedRequest], None] | None) -> None:
+        self.router = router
         self.context = context
         self.windows = context.engine.rate_windows()
         self.metrics = metrics
         self.keep = keep
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         scope = _origin_form(scope)
-        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
-        exchange = _Exchange(inner, scope["method"], stranger(self.context), self.context.clock, self._observe)
-        inner["state"] = {
-            **scope.get("state", {}),
-            "standing": exchange.standing,
-            "request_id": exchange.request_id,
-            "method": scope["method"],
-        }
+        method = scope["method"]
+        # With an "app", the router raises what it refuses.
+        inner = {**scope, "method": "GET" if method == "HEAD" else method, "app": self}
+        exchange = _Exchange(inner, method, stranger(self.context), self.context.clock, self._observe)
+        inner["state"] = {"standing": exchange.standing, "request_id": exchange.request_id, "method": method}
         answer = exchange.sender(send)
         try:
             _check_head(scope)
             if scope["path"].startswith(f"{PREFIX}/"):
-                authorization = ", ".join(Headers(scope=scope).getlist("authorization"))
+                authorization = ", ".join(_values(scope, b"authorization"))
                 await self.context.work.admit(lambda within: self._admit(exchange.standing, authorization, within))
-            await self.app(inner, receive, answer)
+            await self.router(inner, receive, answer)
         except asyncio.CancelledError:
             # The service stops without waiting any longer; the outcome of the request is open.
             if exchange.status is None:
@@ -144,6 +151,8 @@ class Edge:
             if type(error) is Unavailable and scope["path"] != READY_PATH:
                 self.context.work.refused_at, self.context.work.refusal = self.context.clock.monotonic(), error
             refusal = answer_for(error)
+            if refusal.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+                refusal.headers["Allow"] = ", ".join(_allowed_methods(inner.get(PAGE_ROUTES, self.router.routes), inner))
             if refusal.status_code >= 500:
                 FAILURES.tell(error, about=f"request {exchange.request_id}")
             if exchange.status is not None:
@@ -198,11 +207,21 @@ class Edge:
 
 def _origin_form(scope: Scope) -> Scope:
     """Return the scope with `http://host` removed from its path, as clients send it that think they talk to a proxy."""
-    address = _ADDRESS.match(scope["raw_path"])
+    address = None if scope["raw_path"].startswith(b"/") else _ADDRESS.match(scope["raw_path"])
     if address is None:
         return scope
     raw_path: bytes = scope["raw_path"][address.end() :] or b"/"
     return {**scope, "raw_path": raw_path, "path": unquote(raw_path.decode("ascii"))}
+
+
+PAGE_ROUTES = "crmctl.page_routes"
+"""Entry of a request's scope: the routes of the pages, where one of them answers."""
+
+
+def _allowed_methods(routes: list[Any], scope: Scope) -> list[str]:
+    """Return every method of this path. Starlette names only those of the first route that matches."""
+    methods = {method for route in routes if route.matches(scope)[0] is not Match.NONE for method in route.methods}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _check_head(scope: Scope) -> None:
@@ -213,24 +232,29 @@ def _check_head(scope: Scope) -> None:
     if any(name == b"transfer-encoding" and (value.lower() != b"chunked" or version != "1.1") for name, value in headers):
         # A proxy could read it as a different request.
         raise BadRequest("Transfer-Encoding must be chunked, and HTTP/1.1", headers=CLOSE)
-    if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_LIMIT:
+    if sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_LIMIT:
         raise head_too_large(HEAD_LIMIT)
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    """Return the values of every header with this name."""
+    return [value.decode("latin-1") for header, value in scope["headers"] if header == name]
 
 
 def _request_id(scope: Scope) -> str:
     """Return the id that a proxy or the client gave the request, so that their logs match ours, or a new one."""
-    request_id = Headers(scope=scope).get("x-request-id", "")
+    request_id = next(iter(_values(scope, b"x-request-id")), "")
     return request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8)
 
 
 def client_address(scope: Scope) -> str | None:
     """Return the client's address; behind a proxy on this machine, the one that the proxy reports."""
     peer: str | None = scope["client"][0] if scope.get("client") else None
-    if peer not in ("127.0.0.1", "::1"):
+    reported = _values(scope, b"x-forwarded-for")
+    if peer not in ("127.0.0.1", "::1") or not reported:
         return peer
-    last = Headers(scope=scope).get("x-forwarded-for", "").rpartition(",")[2].strip()
     try:
-        return str(ipaddress.ip_address(last))
+        return str(ipaddress.ip_address(reported[0].rpartition(",")[2].strip()))
     except ValueError:
         return peer
 
@@ -272,7 +296,7 @@ class _Exchange:
             request_id=self.request_id,
             key_id=self.standing.key.id if self.standing.key else None,
             method=self.method if self.method in METHODS else "other",
-            route=re.sub(r":\w+}", "}", getattr(self.scope.get("route"), "path_format", NO_ROUTE)),
+            route=getattr(self.scope.get("route"), "template", NO_ROUTE),
             status=self.status,
             micros=round((self.clock.monotonic() - self.started) * 1_000_000),
             address=client_address(self.scope),

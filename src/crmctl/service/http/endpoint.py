@@ -65,7 +65,11 @@ register_url_convertor("uuid", _Id())
 
 
 class NamedRoute(Route):
-    """A route that logs and metrics can name."""
+    """A route that logs and metrics can name, by its `template`: its path without the kinds of its parameters."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:
+        super().__init__(path, endpoint, **more)
+        self.template = re.sub(r":\w+}", "}", path)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         # Starlette's pattern ends in $, which also matches before a line break at the end.
