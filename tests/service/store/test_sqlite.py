@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from crmctl.errors import ConfigError
 from crmctl.service.faults import Unavailable
-from crmctl.service.store import keys, members, records
+from crmctl.service.store import keys, members, objects, records
 from crmctl.service.store.engine import Tx, open_engine
+from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.sqlite import SqliteEngine
 from tests.service.store.conftest import Store, new_id
 
@@ -22,6 +24,47 @@ def test_another_process_can_write(sqlite_store: Store, sqlite_path: Path) -> No
     _, secret = other.write(lambda tx: keys.create_key(tx, name="other", scopes=None, ids=new_id, now=0.0))
     assert sqlite_store.read(lambda tx: keys.find_key(tx, secret)) is not None
     other.close()
+
+
+def test_what_a_reader_remembers_ends_with_any_commit(sqlite_store: Store, sqlite_path: Path) -> None:
+    people = sqlite_store.standard("people")
+
+    def slugs() -> set[str]:
+        return set(sqlite_store.read(lambda tx: load_schema(tx, people)).attributes)
+
+    before = slugs()
+    assert slugs() == before
+    add = partial(objects.create_attribute, object_id=people, ids=new_id, now=0.0)
+    sqlite_store.engine.write(lambda tx: add(tx, new=objects.NewAttribute(name="one", slug="one", type="text")))
+    assert slugs() == before | {"one"}
+    other = open_engine(str(sqlite_path))
+    other.write(lambda tx: add(tx, new=objects.NewAttribute(name="two", slug="two", type="text")))
+    assert slugs() == before | {"one", "two"}
+    other.write(lambda tx: records.create_record(tx, people, {"email": "ada@acme.com"}, ids=new_id, now=0.0))
+    assert sqlite_store.total(people) == 1
+    other.close()
+
+
+def test_a_transaction_sees_its_own_changes_and_one_snapshot(sqlite_store: Store, sqlite_path: Path) -> None:
+    people = sqlite_store.standard("people")
+    add = partial(objects.create_attribute, object_id=people, ids=new_id, now=0.0)
+
+    def add_and_look(tx: Tx) -> None:
+        assert "one" not in load_schema(tx, people).attributes
+        add(tx, new=objects.NewAttribute(name="one", slug="one", type="text"))
+        assert "one" in load_schema(tx, people).attributes
+
+    sqlite_store.engine.write(add_and_look)
+
+    def look_twice(tx: Tx) -> None:
+        known = load_schema(tx, people)
+        other = open_engine(str(sqlite_path))
+        other.write(lambda tx: add(tx, new=objects.NewAttribute(name="two", slug="two", type="text")))
+        other.close()
+        assert load_schema(tx, people) == known
+
+    sqlite_store.read(look_twice)
+    assert "two" in sqlite_store.read(lambda tx: load_schema(tx, people)).attributes
 
 
 def test_a_lock_held_too_long_raises_unavailable(sqlite_store: Store, sqlite_path: Path) -> None:

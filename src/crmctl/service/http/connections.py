@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
         return self.phase == REQUEST and self._part == BODY
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = _Closing(cast(asyncio.Transport, transport), self._leave)
+        self.transport = _Transport(cast(asyncio.Transport, transport), self._leave)
         self._flow = _Flow(cast(asyncio.Transport, self.transport))
         self._addresses = {"client": get_remote_addr(self.transport), "server": get_local_addr(self.transport)}  # type: ignore[arg-type]
         self.client = cast("tuple[str, int] | None", self._addresses["client"])
@@ -392,29 +392,47 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class _Closing:
-    """A transport that leaves `close` to the connection."""
+class _Transport:
+    """A transport that leaves `close` to the connection, and sends the head of an answer along with its body: a packet costs as much as
+    all headers."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[asyncio.Transport], None]) -> None:
         self._transport = transport
         self._close = close
         self._is_closing = False
+        self._held = b""
+        self._loop = asyncio.get_running_loop()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if not self._is_closing:
+        if self._is_closing:
+            return
+        if self._held or len(data) > _MOST_HELD:
+            data, self._held = self._held + data, b""
+            self._transport.write(data)
+        else:
+            self._held = data
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._held:
+            data, self._held = self._held, b""
             self._transport.write(data)
 
     def close(self) -> None:
         if not self._is_closing:
             self._is_closing = True
+            self._flush()
             self._close(self._transport)
 
     def is_closing(self) -> bool:
         return self._is_closing or self._transport.is_closing()
 
+
+_MOST_HELD = 4096
+"""Most bytes that wait for what follows them, until the event loop has a moment."""
 
 RESERVED_FILES = 256
 """Descriptors reserved for the database, uploads and outgoing calls."""

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import ipaddress
 import math
+import random
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -244,7 +244,7 @@ def _values(scope: Scope, name: bytes) -> list[str]:
 def _request_id(scope: Scope) -> str:
     """Return the id that a proxy or the client gave the request, so that their logs match ours, or a new one."""
     request_id = next(iter(_values(scope, b"x-request-id")), "")
-    return request_id if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(8)
+    return request_id if _REQUEST_ID.fullmatch(request_id) else f"{random.getrandbits(64):016x}"
 
 
 def client_address(scope: Scope) -> str | None:

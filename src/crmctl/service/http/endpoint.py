@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
@@ -174,13 +173,16 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
             body = schemas.read_shape(endpoint.body, raw, optional=endpoint.optional_body) if endpoint.body else {}
             return run(request, Call(context, key, request.path_params, query, body, min(left(), most), only_if), is_alone)
 
-        async with contextlib.AsyncExitStack() as places:
-            if len(raw) > LARGE:
-                await places.enter_async_context(context.work.large_bodies.place(key.id, left()))
-            is_alone = await places.enter_async_context(_places(context, endpoint, query).place(key.id, left()))
-            if endpoint.is_short and _is_short(query):
-                return await context.work.read(lambda most: start(is_alone, most))
-            return await context.work.run(lambda: start(is_alone))
+        async def take_turn() -> Response:
+            async with _places(context, endpoint, query).place(key.id, left()) as is_alone:
+                if endpoint.is_short and _is_short(query):
+                    return await context.work.read(lambda most: start(is_alone, most))
+                return await context.work.run(lambda: start(is_alone))
+
+        if len(raw) <= LARGE:
+            return await take_turn()
+        async with context.work.large_bodies.place(key.id, left()):
+            return await take_turn()
 
     async def answer(request: Request) -> Response:
         if not request.state.standing.key.allows(endpoint.scope):

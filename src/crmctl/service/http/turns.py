@@ -70,9 +70,12 @@ class FairLimiter:
                 del self._shares[key]
 
     async def _enter(self, share: _Share, seconds: float) -> None:
-        waits = share.turns.locked() or self._places.locked()
+        if not (share.turns.locked() or self._places.locked()):
+            await share.turns.acquire()
+            await self._places.acquire()
+            return
         try:
-            async with asyncio.timeout(seconds if waits else None), contextlib.AsyncExitStack() as stack:
+            async with asyncio.timeout(seconds), contextlib.AsyncExitStack() as stack:
                 await stack.enter_async_context(share.turns)
                 await self._places.acquire()
                 stack.pop_all()

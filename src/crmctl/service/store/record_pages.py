@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from crmctl.frozen import frozen
+from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
@@ -73,7 +74,7 @@ class Paging:
         """Return the same rows counted from the nearer end, and whether they come out backwards."""
         limit = max(0, min(self.limit, total - self.offset))
         if self.offset <= total - self.offset - limit:
-            return replace(self, limit=limit), False
+            return Paging(self.sort, self.order, limit, self.offset), False
         return Paging(self.sort, "asc" if self.descending else "desc", limit, total - self.offset - limit), True
 
 
@@ -187,8 +188,11 @@ def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition], words: Seq
 
 
 def _everything(tx: Tx, schema: Schema) -> int:
-    total: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
-    return total
+    def read() -> int:
+        total: int = required(tx.one("SELECT total FROM record_total WHERE object_id = ?", (schema.object_id,)))[0]
+        return total
+
+    return tx.remembered(f"total of {schema.object_id}", read)
 
 
 def _first_ones(tx: Tx, schema: Schema, window: Paging) -> tuple[str, Row]:
@@ -293,7 +297,12 @@ _ROW = "r.id, r.data, r.created_at, r.updated_at"
 
 
 def wire_of(schema: Schema, rows: Sequence[Row]) -> list[Json]:
-    return [record_tables.record_wire(schema.object_id, row[0], schema.values_in(row[1]), row[2], row[3]) for row in rows]
+    # One document of many is parsed in half the time of many documents.
+    documents = jsontext.loads(f"[{','.join(row[1] for row in rows)}]")
+    return [
+        record_tables.record_wire(schema.object_id, record_id, schema.without_leaving(data), created_at, updated_at)
+        for (record_id, _, created_at, updated_at), data in zip(rows, documents, strict=True)
+    ]
 
 
 def _skip_ahead(tx: Tx, search: _Search, window: Paging) -> tuple[_Search, Paging]:

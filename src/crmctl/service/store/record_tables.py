@@ -122,7 +122,9 @@ class Schema:
         return table_name(self.number)
 
     def values_in(self, document: str) -> Json:
-        data: Json = jsontext.loads(document)
+        return self.without_leaving(jsontext.loads(document))
+
+    def without_leaving(self, data: Json) -> Json:
         for slug in self.leaving:
             data.pop(slug, None)
         return data
@@ -148,8 +150,13 @@ def load_schema(tx: Tx, object_id: str, lock: str = "") -> Schema:
     """Load the schema of an object. `lock` is a statement of the dialect: share_object to write records, own_object to change attributes.
     Raises NotFound."""
     known_id = canonical_uuid(object_id) or ""
-    if lock:
-        tx.one(lock, (known_id,))
+    if not lock:
+        return tx.remembered(known_id, lambda: _read_schema(tx, known_id, object_id))
+    tx.one(lock, (known_id,))
+    return _read_schema(tx, known_id, object_id)
+
+
+def _read_schema(tx: Tx, known_id: str, object_id: str) -> Schema:
     # After the lock and in one statement: the previous holder may have changed anything.
     rows = tx.all(
         "SELECT o.number, a.is_active, a.id, a.number, a.slug, a.type, a.is_required, a.is_unique, a.is_list, a.config, a.display_order "

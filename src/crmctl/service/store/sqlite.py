@@ -8,9 +8,9 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from crmctl.errors import ConfigError, StorageError, reason, storage_error
 from crmctl.models.jsontext import Json
@@ -27,6 +27,7 @@ _OLDEST = (3, 38, 0)
 
 _BUSY_SECONDS = 30.0
 _IDLE_READERS = 8
+_MOST_REMEMBERED = 64
 _STEPS = 200_000
 """Steps of SQLite's machine between two looks at the clock, some ten milliseconds. Each look waits for the interpreter lock, up to 5 ms."""
 
@@ -57,9 +58,25 @@ _TOO_LONG = "the request took too long and was given up; nothing was done"
 
 
 class _Connection(sqlite3.Connection):
-    """Remembers its lock timeout, because setting it costs as much as a short transaction."""
+    """Remembers its lock timeout, because setting it costs as much as a short transaction, and what readers found in its database."""
 
     _milliseconds: int | None = None
+    _version = 0
+    _memory: dict[str, Any] | None = None
+
+    def memory(self) -> dict[str, Any] | None:
+        """Return what transactions have read since the last commit of anybody, for the open transaction. None for a connection that writes:
+        it would not notice its own changes."""
+        if self._memory is not None:
+            # Within a transaction, this is the version of its snapshot.
+            version = self.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._version or len(self._memory) > _MOST_REMEMBERED:
+                self._memory.clear()
+                self._version = version
+        return self._memory
+
+    def begin_to_remember(self) -> None:
+        self._memory = {}
 
     def wait_for_locks(self, seconds: float) -> None:
         """Wait at most this long for locks, in whole seconds from one on."""
@@ -72,9 +89,11 @@ class _Connection(sqlite3.Connection):
 class SqliteTx:
     dialect = SqliteDialect()
 
-    def __init__(self, connection: sqlite3.Connection, by: str | None = None, end: float = math.inf) -> None:
+    def __init__(self, connection: _Connection, by: str | None = None, end: float = math.inf) -> None:
         self._connection = connection
         self._end = end
+        self._memory: dict[str, Any] | None = None
+        self._has_memory = False
         self.by = by
 
     def execute(self, sql: str, params: Params = ()) -> int:
@@ -84,6 +103,16 @@ class SqliteTx:
         # A violation ends the whole transaction: being able to roll back a single statement is expensive.
         for statement, some in several_at_once(sql, rows):
             self._connection.executemany(statement.replace("INSERT INTO", "INSERT OR FAIL INTO", 1), some)
+
+    def remembered(self, key: str, read: Callable[[], T]) -> T:
+        if not self._has_memory:
+            self._memory, self._has_memory = self._connection.memory(), True
+        if self._memory is None:
+            return read()
+        if key not in self._memory:
+            self._memory[key] = read()
+        known: T = self._memory[key]
+        return known
 
     def one(self, sql: str, params: Params = ()) -> Row | None:
         rows: list[Row] = self._connection.execute(sql, params).fetchmany(1)
@@ -131,8 +160,8 @@ class SqliteEngine:
     def read(self, fn: Callable[[SqliteTx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
         connection = self._take_reader(self._busy_seconds if within is None else min(within, self._busy_seconds))
         try:
-            with self._ending(connection, within) as end:
-                return self._run(connection, None if single else "BEGIN", lambda: fn(SqliteTx(connection, end=end)))
+            end = self._limit(connection, within)
+            return self._run(connection, None if single else "BEGIN", lambda: fn(SqliteTx(connection, end=end)))
         finally:
             self._give_back(connection)
 
@@ -143,8 +172,8 @@ class SqliteEngine:
         try:
             if self._closed:
                 raise Unavailable("the service is shutting down")
-            with self._ending(self._writer, None if within is None else within - (time.monotonic() - started)):
-                return self._run(self._writer, None if single else "BEGIN IMMEDIATE", lambda: fn(SqliteTx(self._writer, by)))
+            self._limit(self._writer, None if within is None else within - (time.monotonic() - started))
+            return self._run(self._writer, None if single else "BEGIN IMMEDIATE", lambda: fn(SqliteTx(self._writer, by)))
         finally:
             self._writing.release()
 
@@ -218,19 +247,15 @@ class SqliteEngine:
             raise fault from error
         return result
 
-    @contextlib.contextmanager
-    def _ending(self, connection: _Connection, within: float | None) -> Iterator[float]:
-        """Limit the waits for locks and the statements of one transaction to these seconds. Yields their end on the monotonic clock."""
+    def _limit(self, connection: _Connection, within: float | None) -> float:
+        """Limit the waits for locks and the statements of the next transaction. Returns their end on the monotonic clock."""
         connection.wait_for_locks(self._busy_seconds if within is None else min(within, self._busy_seconds))
         if within is None:
-            yield math.inf
-            return
+            connection.set_progress_handler(None, 0)
+            return math.inf
         end = time.monotonic() + within
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
-        try:
-            yield end
-        finally:
-            connection.set_progress_handler(None, 0)
+        return end
 
     def _connect(self, *more: str, seconds: float | None = None) -> _Connection:
         """Open the file. Waits for locks at most this long, by default `busy_seconds`."""
@@ -260,9 +285,11 @@ class SqliteEngine:
             if self._idle:
                 return self._idle.pop()
         try:
-            return self._connect(*_READING, seconds=seconds)
+            connection = self._connect(*_READING, seconds=seconds)
         except sqlite3.OperationalError as error:
             raise _fault(error, is_writing=False) or error from error
+        connection.begin_to_remember()
+        return connection
 
     def _give_back(self, connection: _Connection) -> None:
         with self._pooling:

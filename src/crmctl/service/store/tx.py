@@ -162,7 +162,8 @@ if TYPE_CHECKING:
 
     Tx: TypeAlias = SqliteTx | PostgresTx
     """An open transaction. SQL has `?` placeholders and no other question or percent sign. `execute` returns the number of rows that the
-    statement touched; `by` is the actor (see logs), None for the service itself."""
+    statement touched; `by` is the actor (see logs), None for the service itself. `remembered` returns what `read` reads here, or has read
+    in an earlier transaction since which nobody has written."""
 else:
     Tx = object
 
@@ -251,8 +252,15 @@ def to_micros(seconds: float) -> int:
 
 def to_wire(micros: int) -> str:
     """Return a timestamp such as 2026-01-31T09:30:00.000000Z."""
+    seconds, rest = divmod(micros, 1_000_000)
+    return f"{_second(seconds)}.{rest:06}Z"
+
+
+@lru_cache(4096)
+def _second(seconds: int) -> str:
+    """Return a moment without its fraction. Records that were written together share it."""
     # strftime omits the leading zeros of an early year.
-    return (_NAIVE_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds") + "Z"
+    return (_NAIVE_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
 def optional_to_wire(micros: int | None) -> str | None:
