@@ -10,7 +10,7 @@ import pytest
 
 from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import NetworkError
-from crmctl.plan.edit import Edit
+from crmctl.plan.edit import Editing
 from tests.cli.conftest import requests_of
 from tests.support.cli import Result, expect_exit, run_crmctl, spawn
 from tests.support.inprocess import run_here
@@ -85,14 +85,14 @@ def test_a_change_in_the_last_moment_is_not_overwritten(
     crm: RunningService, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another client saves between the last read and the write: crmctl names the version it changes."""
-    look, turns = Edit._refuse_changed, []
+    look, turns = Editing._refuse_changed, []
 
     def looks(*given: Any) -> None:
         look(*given)
         turns.append(1)
         crm.client.patch(f"/api/v1/objects/{crm.object_id('people')}/records/{ada}", json={"data": {"score": 99}}).raise_for_status()
 
-    monkeypatch.setattr(Edit, "_refuse_changed", looks)
+    monkeypatch.setattr(Editing, "_refuse_changed", looks)
     env = {"EDITOR": editor(tmp_path, "t = t.replace('score: 36', 'score: 40')"), "VISUAL": ""}
     refused = run_here("records", "edit", "people", ada, env=env).exits(9).error()
     assert (refused["code"], "score" in refused["message"], len(turns)) == ("changed_meanwhile", True, 1)

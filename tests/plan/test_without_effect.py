@@ -14,6 +14,7 @@ from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError, PartialError, ServiceError
 from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult, Record
+from crmctl.plan.edit import EditRequest, edit
 from crmctl.plan.undo_deletions import Recreation
 from crmctl.write import effect, in_flight, reconcile
 from crmctl.write.database import RowState
@@ -99,6 +100,25 @@ def test_an_undo_that_never_has_an_effect(client: Client, lies: list[int]) -> No
     assert held(client) == expected(before)
     lies[0] = 0
     assert (error_of(client.bulk.undo(str(result.job))), held(client)) == (None, before)
+
+
+@pytest.mark.parametrize("count", [1, ALWAYS], ids=["once", "always"])
+def test_an_edit(client: Client, lies: list[int], count: int, tmp_path: Path) -> None:
+    client.bulk.import_records("people", [{"score": 1, "status": "new"}], again=True).raise_for_error()
+    context, [shown] = client._context, client.records("people").list()
+    text = tmp_path / "edited.yaml"
+    text.write_text("status: contacted\n")
+    attributes = context.directory.attributes(context.directory.object_id("people"))
+    lies[0] = count
+    request = EditRequest("people", shown, {"status": "contacted"}, attributes, text)
+    if count == 1:
+        assert edit(context, request).record.data["status"] == "contacted"
+        assert [data["status"] for data in held(client).values()] == ["contacted"]
+        return
+    with pytest.raises(CrmctlError) as caught:
+        edit(context, request)
+    assert (caught.value.outcome_unknown, text.exists()) == (True, True)
+    assert [data["status"] for data in held(client).values()] == ["new"]
 
 
 def test_a_merge_and_its_undo(service: RunningService, lies: list[int], tmp_path: Path) -> None:

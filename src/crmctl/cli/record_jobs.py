@@ -1,4 +1,4 @@
-"""`records edit` and `records merge`."""
+"""`records edit` and `records merge`: change a record, or two, as a job that `bulk undo` reverts."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
                 runtime.messages.note("nothing was changed, nothing was sent")
                 RecordDisplay(runtime, object_name).emit(record.wire)
                 return
-            from crmctl.plan.edit import Edit
+            from crmctl.plan.edit import EditRequest, edit, preview_edit
 
-            object_id = runtime.directory.object_id(object_name)
-            done = Edit(object_name, record, fields, attributes).write(runtime.crm, object_id)
-            path.unlink(missing_ok=True)
+            context, request = WaitingContext(runtime), EditRequest(object_name, record, fields, attributes, path)
+            if runtime.dry_run:
+                preview_edit(context, request)
+            done = edit(context, request)
             break
         except WouldSend:
             path.unlink(missing_ok=True)
@@ -66,8 +67,9 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
         except CrmctlError as error:
             _keep_and_raise(error, path)
         except KeyboardInterrupt:
-            _keep_and_raise(InterruptedByUser("interrupted; the record may hold your changes"), path)
-    RecordDisplay(runtime, object_name).emit(done.wire)
+            _keep_and_raise(InterruptedByUser("interrupted"), path)
+    RecordDisplay(runtime, object_name).emit(done.record.wire)
+    runtime.messages.hint(f"crmctl bulk undo {done.job} puts back what was there")
 
 
 def _editor(runtime: Runtime) -> list[str]:

@@ -138,11 +138,14 @@ class Crm:
         body = {"data": data}
         return read_made(self.session.request("POST", path_of("objects", object_id, "records"), body=body), "record", Record, body)
 
-    def update_record(self, object_id: str, record_id: str, data: Fields, *, version: str | None = None) -> Record:
-        """Merge `data` into the record; with the ETag of a `version`, only if the record still has it."""
+    def update_record(
+        self, object_id: str, record_id: str, data: Fields, *, version: str | None = None, watch: AttemptObserver | None = None
+    ) -> Record:
+        """Merge `data` into the record; with the ETag of a `version`, only if the record still has it. `watch` hears of every attempt
+        before it is sent."""
         headers = {"If-Match": version} if version is not None else None
         path = path_of("objects", object_id, "records", record_id)
-        answer = self.session.request("PATCH", path, body={"data": data}, headers=headers)
+        answer = self.session.request("PATCH", path, body={"data": data}, headers=headers, watch=watch)
         return self.get_record(object_id, record_id) if answer.tells_nothing else read_one(answer, "record", Record)
 
     def delete_record(self, object_id: str, record_id: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from crmctl.client.directory import Getter
 from crmctl.errors import UsageError
@@ -55,7 +55,7 @@ class JobOptions:
     """Decisions made when a job is created.
 
     `again` allows content that was already imported. With `keeps_overwritten`, the job reads the records that rows name by id, and keeps
-    the values it overwrites.
+    the values it overwrites. `shown` is the edited record as the user saw it.
     """
 
     plan: ImportPlan
@@ -63,6 +63,7 @@ class JobOptions:
     keeps_overwritten: bool = False
     kind: JobKind = JobKind.IMPORT
     guard: Guard = field(default_factory=Guard)
+    shown: dict[str, Any] | None = None
 
 
 @frozen
@@ -154,6 +155,7 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
         kind=str(options.kind),
         guard=asdict(options.guard),
         attributes=[attribute.wire for attribute in target.attributes],
+        shown=options.shown,
     )
 
 

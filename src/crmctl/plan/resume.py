@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import CrmctlError, PartialError, UsageError
+from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.files.sources import COPY_NAME, STDIN
 from crmctl.frozen import frozen
 from crmctl.match.references import FILE_NAME as REFERENCES
 from crmctl.match.references import ReferenceMap
-from crmctl.models.resources import BULK_LIMIT, Attribute
+from crmctl.models.resources import BULK_LIMIT, Attribute, Record
 from crmctl.plan import audit
 from crmctl.plan.changes import Approve, UpdateHooks, agree
 from crmctl.plan.deletions import DeleteHooks
+from crmctl.plan.edit import EditHooks, Editing, kept_text
 from crmctl.plan.feed import FILE_NAME as KEPT
 from crmctl.plan.feed import KeptValues
 from crmctl.plan.import_plan import ImportPlan, PlannedInput, file_digest, open_input
@@ -80,10 +81,14 @@ def resume(
     check_service(job.header, context.origin)
     target = resolve_target(context, job.header.object_id)
     ready = reopen(store, job, context.origin, target.attributes if finished is None else None)
-    options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(job.header, approve))
+    options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(context, job.header, approve))
     target = replace(target, object=job.header.object)
     with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
-        return run_to_result(context, ready, options)
+        text = kept_text(ready.journal)
+        result = run_to_result(context, ready, options)
+    if isinstance(result.error, RejectedError) and text is not None:
+        result.error.hint = f"{text}; crmctl bulk jobs {job.id} --remove forgets the job"
+    return result
 
 
 def _refuse_older(store: JobStore, job: JobInfo) -> None:
@@ -100,7 +105,10 @@ def _refuse_older(store: JobStore, job: JobInfo) -> None:
             )
 
 
-def hooks_of(header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
+def hooks_of(context: BulkContext, header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
+    if header.shown is not None:
+        editing = Editing(context.service, header.object, Record.parse(header.shown))
+        return lambda job: EditHooks(job, editing)
     if header.kind == JobKind.UPDATE:
         return lambda job: UpdateHooks(job, approve)
     return DeleteHooks if header.kind == JobKind.DELETE else JobHooks

@@ -76,6 +76,7 @@ class Header:
     """The user's limits of change. They also apply when the job is resumed."""
     attributes: list[dict[str, Any]] = field(default_factory=list)
     """The object's attributes when the job began. The job reads its input with them, whatever was added, renamed or deleted since."""
+    shown: dict[str, Any] | None = None  # the record shown to the user of an edit; crmctl overwrites no other version
 
 
 class SentBatch(NamedTuple):

@@ -1,8 +1,9 @@
-"""`records edit` with faults on the way, and with interrupts."""
+"""`records edit` is a job of one row: killed at any step, or with lost answers, it writes once or not at all, and can be resumed."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import sys
@@ -17,11 +18,14 @@ import pytest
 from tests.support.cli import expect_exit, spawn
 from tests.support.clock import FakeClock
 from tests.support.inprocess import run_here
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import RunningService, running_service
+from tests.support.warm_program import run_module
 
 DATA = {"email": "ada@acme.com", "score": 36, "address": {"street": "St. James 1", "city": "Paris"}}
 EDITED = {**DATA, "score": 40, "address": {"street": "St. James 1", "city": "Rome"}}
+BEFORE, AFTER = ["imaged:1", "begin:1", "begun:1"], ["answered:1", "settled:1"]
+"""Steps of the journal before the write, and those after it."""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,36 @@ def data_of(crm: RunningService) -> dict[str, Any]:
 
 def kept_texts() -> list[str]:
     return [path.read_text() for path in Path(os.environ["CRMCTL_STATE_DIR"]).glob("edits/*.yaml")]
+
+
+def jobs() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = run_here("bulk", "jobs", "--json").ok().json()
+    return found
+
+
+@pytest.mark.parametrize("point", [*BEFORE, *AFTER])
+def test_a_killed_edit_is_completed_once_and_undone(crm: RunningService, ada: str, point: str) -> None:
+    assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
+    assert data_of(crm) == (DATA if point in BEFORE else EDITED)
+    assert run_here("bulk", "resume", "--last").ok().json()["updated"] == 1
+    assert (data_of(crm), kept_texts()) == (EDITED, [])
+    assert run_here("bulk", "undo", "last", "--yes").ok().json()["restored"] == 1
+    assert data_of(crm) == DATA
+    assert [(job["mode"], job["state"], job["rows"]) for job in jobs()] == [("update", "undone", 1)]
+
+
+@pytest.mark.parametrize("point", [*BEFORE, AFTER[0]])
+def test_a_killed_edit_overwrites_no_later_change(crm: RunningService, ada: str, point: str) -> None:
+    assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
+    crm.client.patch(f"{records(crm)}/{ada}", json={"data": {"job_title": "Byron"}}).raise_for_status()
+    resumed = run_here("bulk", "resume", "--last")
+    if point in BEFORE:
+        error = resumed.exits(9).error()
+        assert "another client changed the record while you edited it: job_title" in error["message"]
+        assert ("your text is in" in error["hint"], ["score: 40" in text for text in kept_texts()]) == (True, [True])
+    else:
+        assert resumed.ok().json()["updated"] == 1
+    assert data_of(crm) == {**(DATA if point in BEFORE else EDITED), "job_title": "Byron"}
 
 
 class Faults(ThreadingHTTPServer):
@@ -142,32 +176,82 @@ def edit(faults: Faults, ada: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("fault", "versions"), [("503", True), ("429", True), ("lost", True), ("late", True), ("lost", False), ("late", False)]
+    ("fault", "versions"), [("500", True), ("503", True), ("429", True), ("lost", True), ("late", True), ("lost", False), ("late", False)]
 )
 def test_one_fault_on_the_way_and_it_is_written_once(crm: RunningService, ada: str, fault: str, versions: bool) -> None:
     with Faults(crm, [fault, "good"], versions=versions) as faults:
         done = edit(faults, ada).ok()
     assert (done.json()["id"], done.json()["data"]["score"], data_of(crm)) == (ada, 40, EDITED)
     assert set(faults.sent) == {"If-Match" if versions else "bare"}
-    assert kept_texts() == []
+    [job] = jobs()
+    assert f"crmctl bulk undo {job['job']}" in done.err
+    assert (job["state"], job["updated"], kept_texts()) == ("finished", 1, [])
 
 
-REFUSALS = [("500", 7, 1), ("503", 7, 5), ("lost", 6, 5), ("422", 9, 1), ("403", 4, 1)]
+REFUSALS = [("500", 7, 3), ("503", 7, 5), ("lost", 6, 5), ("422", 9, 1), ("403", 4, 1)]
 
 
 @pytest.mark.parametrize(("fault", "code", "patches"), REFUSALS)
-def test_an_unsent_edit_leaves_the_text(crm: RunningService, ada: str, fault: str, code: int, patches: int) -> None:
+def test_an_unsent_edit_leaves_the_text_and_no_job(crm: RunningService, ada: str, fault: str, code: int, patches: int) -> None:
     with Faults(crm, [fault], versions=True) as faults:
         error = edit(faults, ada).exits(code).error()
     assert ("told to fail" in error["message"], len(faults.sent)) == (fault != "lost", patches)
     [text] = kept_texts()
-    assert ("your text is in" in error["hint"], "score: 40" in text, data_of(crm)) == (True, True, DATA)
+    assert ("your text is in" in error["hint"], "score: 40" in text, data_of(crm), jobs()) == (True, True, DATA, [])
 
 
 def test_a_limit_that_does_not_clear_ends_it_in_time(crm: RunningService, ada: str) -> None:
     with Faults(crm, ["429"], versions=True) as faults:
         error = run_here("records", "edit", "people", ada, "--base-url", faults.url, "--max-wait", "0").exits(5).error()
-    assert ("your text is in" in error["hint"], len(faults.sent), data_of(crm)) == (True, 1, DATA)
+    assert ("your text is in" in error["hint"], len(faults.sent), data_of(crm), jobs()) == (True, 1, DATA, [])
+
+
+@pytest.mark.parametrize("fault", ["lost", "late"])
+def test_an_edit_in_doubt_is_settled_later(crm: RunningService, ada: str, fault: str) -> None:
+    with Faults(crm, [fault], versions=True, dies=True) as faults:
+        error = edit(faults, ada).exits(6).error()
+        [job] = jobs()
+        assert f"crmctl bulk resume {job['job']}" in error["hint"]
+        assert (job["state"], job["inDoubt"], len(kept_texts())) == ("open", 1, 1)
+        faults.dies, faults.patches = False, ["good"]
+        assert run_here("bulk", "resume", job["job"], "--base-url", faults.url).ok().json()["updated"] == 1
+    assert (data_of(crm), kept_texts()) == (EDITED, [])
+
+
+WAITS = r"waiting up to 5 s for the answer of a request under way; Ctrl-C again"
+CHANGES = {
+    "edit": ("records", "edit", "people"),
+    "update": ("bulk", "update", "people", "--filter", "score=36", "--set", "score=40", "--set", "address.city=Rome", "--yes"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_second_interrupt_leaves_the_write_in_doubt_at_once(crm: RunningService, ada: str, change: str) -> None:
+    with Faults(crm, ["held", "good"], versions=True) as faults:
+        words = [*CHANGES[change], *([ada] if change == "edit" else []), "--base-url", faults.url]
+        terminal = spawn(*words)
+        wait_until(lambda: bool(faults.sent))
+        terminal.sendintr()
+        terminal.expect(WAITS)
+        terminal.sendintr()
+        code, shown = expect_exit(terminal)
+        [job] = jobs()
+        assert (code, job["inDoubt"], f"crmctl bulk resume {job['job']}" in shown) == (130, 1, True)
+        assert ("may have been written" in shown, len(kept_texts())) == ((True, 1) if change == "edit" else (False, 0))
+        faults.gate.set()
+        assert run_here("bulk", "resume", "--base-url", faults.url).ok().json()["updated"] == 1
+    assert (data_of(crm), kept_texts()) == (EDITED, [])
+
+
+def test_one_interrupt_waits_for_the_answer_and_reports_it(crm: RunningService, ada: str) -> None:
+    with Faults(crm, ["held"], versions=True) as faults:
+        terminal = spawn("records", "edit", "people", ada, "--base-url", faults.url)
+        wait_until(lambda: bool(faults.sent))
+        terminal.sendintr()
+        terminal.expect(WAITS)
+        faults.gate.set()
+        code, shown = expect_exit(terminal)
+    assert (code, "crmctl bulk undo" in shown, data_of(crm), kept_texts()) == (0, True, EDITED, [])
 
 
 def test_an_interrupt_in_the_editor_is_for_the_editor(crm: RunningService, ada: str, tmp_path: Path) -> None:
