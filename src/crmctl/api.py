@@ -267,12 +267,19 @@ class Bulk:
         from crmctl.plan.import_records import import_records
 
         request = _import_request(object_name, rows, options)
-        if dry_run:
+        if dry_run or request.plan_file is not None:
             from crmctl.plan.dry_run import preview_import
 
             return preview_import(self._context, request)
         self._context.guard_write()
         return import_records(self._context, request)
+
+    def apply(self, plan: str | Path, **options: Any) -> ImportResult:
+        """Apply exactly a plan that `import_records(..., plan_file=...)` made, or nothing. Options: `ApplyRequest`."""
+        from crmctl.plan.import_records import ApplyRequest, apply_plan
+
+        self._context.guard_write()
+        return apply_plan(self._context, ApplyRequest(file=str(plan), **_checked(ApplyRequest, options)))
 
     def resume(self, job: str | None = None, **options: Any) -> ImportResult:
         """Resume a job: the named one, else the only resumable one; a finished one returns its result again. Options: `ResumeRequest`."""

@@ -67,7 +67,8 @@ def test_edits_of_people_are_shown_kept_and_counted(crm: RunningService) -> None
     shown = night(tonight, "--dry-run", "-o", "table").ok().out
     assert "2 values kept as people changed them, 1 conflict" in shown
     assert "3     score         conflict: kept  known  2              7" in shown
-    done = run_here(*IMPORT).ok()
+    run_here(*IMPORT, "--plan", "people.plan").ok()
+    done = run_here("bulk", "apply", "people.plan").ok()
     assert values(done) == {"updated": 1, "unchanged": 1, "kept": 2, "conflicts": 1}
     assert done.json()["requests"] <= predicted.json()["requests"] <= done.json()["requests"] + 4, "the schema is cached by then"
     with Path(done.json()["files"]["ok"]).open() as ok:

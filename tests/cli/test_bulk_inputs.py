@@ -74,6 +74,17 @@ def test_ids_and_data_come_through_pipes_too(crm: RunningService, tmp_path: Path
     assert count() == 1
 
 
+def test_a_plan_of_a_pipe_is_refused_and_its_input_may_come_from_one(crm: RunningService, tmp_path: Path) -> None:
+    pipe, file, plan = tmp_path / "pipe", tmp_path / "firms.csv", tmp_path / "firms.plan"
+    os.mkfifo(pipe)
+    refused = run_crmctl("bulk", "import", "companies", pipe, "--plan", plan).exits(2)
+    assert refused.error()["code"] == "unusable_input"
+    file.write_text(FIRMS)
+    run_crmctl("bulk", "import", "companies", file, "--key", "name", "--plan", plan).ok()
+    threading.Thread(target=pipe.write_text, args=(FIRMS,), daemon=True).start()
+    assert run_crmctl("bulk", "apply", plan, "--input", pipe).ok().json()["created"] == 30
+
+
 def test_an_argument_that_is_no_file_is_named(crm: RunningService, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))

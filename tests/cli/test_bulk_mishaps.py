@@ -138,19 +138,21 @@ def test_an_unknown_or_ambiguous_job_is_refused(crm: RunningService) -> None:
     assert run_here("bulk", "jobs", "").exits(3).error()["message"] == "there is no job ''"
 
 
-def test_jobs_of_another_service_are_refused_as_such(crm: RunningService, tmp_path: Path) -> None:
+def test_jobs_and_plans_of_another_service_are_refused_as_such(crm: RunningService, tmp_path: Path) -> None:
     job = imported()
+    run_here("bulk", "import", "people", "people.csv", "--again", "--plan", "people.plan").ok()
     with running_service(tmp_path / "other") as other:
         env = {"CRMCTL_BASE_URL": other.base_url, "CRMCTL_API_KEY": other.key}
         for command in (("repair", job), ("undo", job, "--yes")):
             error = run_here("bulk", *command, env=env).exits(2).error()
             assert error["message"] == f"job {job} cannot go on: it belongs to {crm.base_url}, and this profile to {other.base_url}"
             assert error["hint"] == "crmctl auth switch PROFILE, or --profile"
+        assert run_here("bulk", "apply", "people.plan", env=env).exits(2).error()["code"] == "plan_outdated"
 
 
 @pytest.mark.parametrize(
     ("content", "code"),
-    [(None, "unreadable_file"), (b"", "not_a_plan"), (b"\x00\xff", "malformed_plan"), (b"{}\n", "not_a_plan"), (b"[1", "malformed_plan")],
+    [(None, "unreadable_file"), (b"", "not_a_plan"), (b"\x00\xff", "not_a_plan"), (b"{}\n", "not_a_plan"), (b"[1", "not_a_plan")],
 )
 def test_a_file_without_a_plan_is_not_applied(crm: RunningService, content: bytes | None, code: str) -> None:
     if content is not None:
@@ -158,6 +160,16 @@ def test_a_file_without_a_plan_is_not_applied(crm: RunningService, content: byte
     error = run_here("bulk", "apply", "people.plan").exits(2).error()
     assert error["code"] == code
     assert "people.plan" in error["message"]
+
+
+def test_a_plan_that_was_cut_short_is_not_applied(crm: RunningService) -> None:
+    imported()
+    run_here("bulk", "import", "people", "people.csv", "--plan", "people.plan").ok()
+    plan = Path("people.plan")
+    plan.write_bytes(plan.read_bytes()[:-20])
+    error = run_here("bulk", "apply", "people.plan").exits(2).error()
+    assert error["code"] == "damaged_plan"
+    assert "--plan" in error["hint"]
 
 
 def test_the_references_of_rows_belong_to_the_job(crm: RunningService) -> None:

@@ -80,6 +80,14 @@ def test_a_parent_that_needs_more_is_refused_before_anything_is_sent(crm: Runnin
     assert {method for method, _ in requests_of(crm)} == {"GET"}
 
 
+def test_parents_are_part_of_a_plan(crm: RunningService) -> None:
+    load(PEOPLE, *CREATE, "--key", "email", "--plan", "people.plan")
+    assert "2 records of companies, by name" in run_here("bulk", "apply", "people.plan", "--dry-run", "-o", "table").ok().out
+    run_here("records", "create", "companies", "--set", "name=Acme").ok()
+    assert run_here("bulk", "apply", "people.plan").exits(9).error()["code"] == "plan_outdated"
+    assert companies() == ["Acme"]
+
+
 CIRCLE = "Email,Manager\na@x.com,b@x.com\nb@x.com,c@x.com\nc@x.com,a@x.com\nboss@x.com,\nd@x.com,BOSS@x.com\n"
 MANAGERS = {"a@x.com": "b@x.com", "b@x.com": "c@x.com", "c@x.com": "a@x.com", "boss@x.com": None, "d@x.com": "boss@x.com"}
 SELF = ("--ref", "manager=people.email")

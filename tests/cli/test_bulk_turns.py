@@ -92,8 +92,10 @@ def test_an_import_that_does_not_wait_is_refused_and_leaves_nothing_behind(firms
         assert run_crmctl(*IMPORT, "--lock-wait", "0", env=elsewhere).exits(8).error()["code"] == "import_running"
         run_crmctl("bulk", "import", "companies", "-", "--lock-wait", "0", input="Name\nOther\n").ok()
         run_crmctl("bulk", "import", "people", "-", "--key", "email", "--lock-wait", "0", input="Email\na@x.com\n").ok()
+        run_crmctl(*IMPORT, "--plan", "firms.plan").ok()
+        run_crmctl("bulk", "apply", "firms.plan", "--lock-wait", "0").exits(8)
     assert len(run_crmctl("bulk", "jobs").ok().json()) == 2
-    run_crmctl(*IMPORT, "--lock-wait", "0").ok()
+    run_crmctl("bulk", "apply", "firms.plan", "--lock-wait", "0").ok()
     assert names() == Counter({"Other": 1, **{f"Firm {n}": 1 for n in range(ROWS)}})
 
 

@@ -38,7 +38,8 @@ def test_by_key_rows_without_a_record_are_skipped_and_named(crm: RunningService)
     predicted = run_here(*by_key, "--dry-run").ok()
     assert predicted.json()["predicted"] == {"create": 0, "update": 1, "unchanged": 1, "skip": 1, "invalid": 0, "ambiguous": 0}
     assert "line 3, column email: skipped: no record has this email (value 'new@acme.com')" in predicted.err
-    done = run_here(*by_key).ok()
+    run_here(*by_key, "--plan", "people.plan").ok()
+    done = run_here("bulk", "apply", "people.plan").ok()
     assert counts(done.json()) == {"updated": 1, "unchanged": 1, "skipped": 1}
     assert (done.json()["mode"], done.json()["rows"]) == ("update", 3)
     assert done.json()["requests"] <= predicted.json()["requests"] <= done.json()["requests"] + 4, "the schema is cached by then"

@@ -134,7 +134,7 @@ def test_example(furnished: RunningService, command: str, example: str) -> None:
     if command in ("crmctl bulk resume", "crmctl bulk repair", "crmctl bulk undo"):
         run_crmctl("bulk", "import", "people", "people.csv").ok()
     if command == "crmctl bulk apply":
-        run_crmctl("bulk", "dedupe", "people", "--match", "email", "--plan", "duplicates.jsonl").ok()
+        run_crmctl("bulk", "import", "people", "people.csv", "--key", "email", "--plan", "people.plan").ok()
     if command.startswith("crmctl mirror ") and command != "crmctl mirror sync":
         run_crmctl("mirror", "sync").ok()
     if command == "crmctl check":

@@ -172,6 +172,7 @@ def test_copies_are_stored_before_any_change(known: list[str], crm: RunningServi
         (("bulk", "delete", "companies", "--ids", disk / "ids", "--yes", "--backup", disk / "backup.jsonl"), {}),
         (("bulk", "delete", "companies", "--ids", disk / "ids", "--yes"), {"CRMCTL_STATE_DIR": str(disk / "state")}),
         (("bulk", "update", "companies", "--ids", disk / "ids", "--set", "name=x", "--yes"), {"CRMCTL_STATE_DIR": str(disk / "state")}),
+        (("bulk", "import", "companies", disk / "firms.csv", "--plan", disk / "import.plan"), {}),
         (("bulk", "dedupe", "companies", "--match", "name~0.5", "--max-group", "1000", "--plan", disk / "merge.plan"), {}),
         (("config", "set", "timeout", "5"), config),
         (("service", "backup", disk / "service.backup", "--data", crm.data_dir), {}),

@@ -60,6 +60,12 @@ def imported_by_key(crm: RunningService) -> list[str]:
     return ["bulk", "import", "people", "a.csv", "--mode", "upsert"]
 
 
+def planned(crm: RunningService) -> list[str]:
+    words = imported(crm)
+    run_here(*words, "--plan", "a.plan").ok()
+    return ["bulk", "apply", "a.plan"]
+
+
 def updated(crm: RunningService) -> list[str]:
     person(crm, "ada@acme.com", score=1)
     person(crm, "eve@acme.com")
@@ -118,7 +124,7 @@ def edited_since(crm: RunningService) -> list[str]:
 
 
 CASES: list[tuple[Callable[[RunningService], list[str]], str]] = [
-    (imported, TAKEN), (imported_badly, INVALID), (imported_by_key, TAKEN), (updated, TAKEN), (resumed, TAKEN),
+    (imported, TAKEN), (imported_badly, INVALID), (imported_by_key, TAKEN), (planned, TAKEN), (updated, TAKEN), (resumed, TAKEN),
     (undone_update, TAKEN), (undone_deletion, TAKEN), (undone_merge, TAKEN), (applied_merge, "changed"),
     (edited_since, "--include-changed undoes those too"),
 ]  # fmt: skip

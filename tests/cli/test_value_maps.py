@@ -46,8 +46,11 @@ def test_values_are_replaced_by_a_map_file(name: str) -> None:
     yaml = "Branch: {to: industry, values: {Software: retail, retial: retail}}\nName: name\n"
     json = '{"Branch": {"to": "industry", "values": {"Software": "retail", "retial": "retail"}}, "Name": "name"}'
     Path(name).write_text(yaml if name == "map.yaml" else json, encoding="utf-8")
-    # The option wins.
-    run_here("bulk", "import", "companies", "companies.csv", "--map-file", name, "--value", "Branch:Software=technology").ok()
+    # The option wins, and a saved plan keeps both.
+    options = ("--map-file", name, "--value", "Branch:Software=technology", "--plan", "companies.plan")
+    run_here("bulk", "import", "companies", "companies.csv", *options).ok()
+    Path(name).unlink()
+    run_here("bulk", "apply", "companies.plan").ok()
     assert industries() == EXPECTED
 
 

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from crmctl.dedupe.merge_plan import fingerprint
 from crmctl.errors import RejectedError
 from crmctl.files.cell_values import ValueOptions
 from crmctl.files.export_formats import Layout, texts, write_file
@@ -27,6 +26,7 @@ from crmctl.files.sources import open_source
 from crmctl.files.validation import encoded_payloads, entry_of, payloads
 from crmctl.models import jsontext
 from crmctl.plan.import_plan import ImportPlan, before_image
+from crmctl.plan.plan_file import fingerprint
 from crmctl.values.composites import check_fields, parse_assignments
 from crmctl.values.equality import canonical, is_unchanged, key_form
 from crmctl.write.effect import StepStanding, standing
@@ -199,7 +199,8 @@ def test_big_numbers_survive_an_import_an_update_a_plan_and_its_undo(crm: Runnin
     assert run_here("bulk", "import", "people", "a.csv", "--key", "email").ok().json()["unchanged"] == len(numbers)
     changed = [f"{value[:-1]}{(int(value[-1]) + 1) % 10}" for value in numbers]
     file(changed)
-    job = run_here("bulk", "import", "people", "a.csv", "--key", "email").ok().json()
+    run_here("bulk", "import", "people", "a.csv", "--key", "email", "--plan", "a.plan").ok()
+    job = run_here("bulk", "apply", "a.plan").ok().json()
     assert job["updated"] == len(numbers)
     assert [Decimal(value) for value in there()] == [Decimal(value) for value in changed]
     run_here("bulk", "undo", job["job"], "--yes").ok()

@@ -17,7 +17,8 @@ from crmctl.client.crm import Crm
 from crmctl.client.session import encode_json
 from crmctl.dedupe.merge_plan import PlannedMerge
 from crmctl.errors import NotFoundError, PartialError, RejectedError
-from crmctl.plan.merge_records import MergeRequest, preview_merges
+from crmctl.plan.import_records import ApplyRequest
+from crmctl.plan.merge_records import preview_merges
 from crmctl.plan.merge_steps import GroupState
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
@@ -172,7 +173,7 @@ def test_few_losers_are_looked_up_without_missing_a_reference(app_crm: Crm, tmp_
         app_crm.bulk_write(world.tickets, rows, mode="create")
     late = app_crm.create_record(world.tickets, {"code": "sample", "asker": merges[1].survivor, "helper": merges[1].survivor}).id
     gone = {loser for merge in merges for loser in merge.losers}
-    said = preview_merges(context, MergeRequest(file=str(path))).requests
+    said = preview_merges(context, ApplyRequest(file=str(path))).requests
     reading, waves = 2 * (len(gone) + 1) + 8, 1
     assert said <= reading + len(merges) + waves * (2 * 2 + 2 * len(MERGE_ORDER)), (
         "two attributes of tickets; contacts are read; then one wave"

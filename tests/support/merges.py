@@ -20,7 +20,8 @@ from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.dedupe.merge_plan import MergedValue, MergePlanHeader, MergeRecord, PlannedMerge, merge_values, parse_keep, write_merge_plan
 from crmctl.models.resources import Attribute, Record
-from crmctl.plan.merge_records import MergeRequest, MergeResult, merge_records, resume_merges
+from crmctl.plan.import_records import ApplyRequest
+from crmctl.plan.merge_records import MergeResult, merge_records, resume_merges
 from crmctl.plan.unmerge import Separation, separate_records
 from crmctl.write.jobs import JobStore
 from tests.support.bulkcontext import QuietListener
@@ -210,7 +211,7 @@ def _by_hand(chance: random.Random, ids: Sequence[str], values: dict[str, Merged
 
 
 def apply(context: Any, path: Path) -> MergeResult:
-    return merge_records(context, MergeRequest(file=str(path)), lambda _: None)
+    return merge_records(context, ApplyRequest(file=str(path)), lambda _: None)
 
 
 def newest_job(context: Any) -> Any:

@@ -1,11 +1,11 @@
-"""`bulk import`, `update` and `delete`."""
+"""`bulk import`, `apply`, `update` and `delete`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.bulk_output import RuntimeContext, report_import, show, tell_findings
+from crmctl.cli.bulk_output import PreviewListener, RuntimeContext, apply_merges, report_import, show, tell_findings
 from crmctl.cli.runtime import counted
 from crmctl.errors import UsageError
 from crmctl.output.streams import cell_width, clean
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime
     from crmctl.plan.changes import ChangeForecast, Selection
     from crmctl.plan.deletions import Deletion
-    from crmctl.plan.dry_run import ImportPreview
+    from crmctl.plan.dry_run import ImportPreview, PlanPreview
+    from crmctl.plan.import_records import ApplyRequest
     from crmctl.plan.results import ImportResult
 
 
 def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
-    """Import a file, or preview it with --dry-run and --report."""
+    """Import a file, or preview it with --dry-run, --plan or --report."""
     from crmctl.plan.requests import ImportRequest
 
     if options.get("set_values"):
@@ -29,14 +30,16 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
 
         options = {**options, "set_values": with_reference_ids(runtime, options["object"], options["set_values"])}
     request, report = ImportRequest.taken(options), options["report"]
-    if runtime.dry_run:
+    if runtime.dry_run or request.plan_path is not None:
+        runtime.flags["dry_run"] = True
         if report is not None:
             report_import(runtime, request, report, preview_text)
             return
         from crmctl.plan.dry_run import preview_import
 
-        preview = preview_import(RuntimeContext(runtime), request)
-        show(runtime, preview.to_document(), preview_text(preview), preview.error, preview.findings)
+        preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request)
+        text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
+        show(runtime, preview.to_document(), text, preview.error, preview.findings)
         return
     if report is not None:
         raise UsageError("--report says what --dry-run finds", hint="give --dry-run too")
@@ -44,6 +47,25 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
 
     check_shown(runtime)
     show_result(runtime, import_records(RuntimeContext(runtime), request))
+
+
+def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
+    """Carry out a plan, or show it with --dry-run."""
+    from crmctl.plan.import_records import apply_plan
+    from crmctl.plan.merge_records import holds_merges
+
+    if holds_merges(request.file):
+        apply_merges(runtime, request)
+        return
+    context = RuntimeContext(runtime)
+    if runtime.dry_run:
+        from crmctl.plan.dry_run import preview_plan
+
+        preview = preview_plan(context, request)
+        show(runtime, preview.to_document(), _plan_text(preview, runtime.clock.now()), preview.error)
+        return
+    check_shown(runtime)
+    show_result(runtime, apply_plan(context, request))
 
 
 def check_shown(runtime: Runtime) -> None:
@@ -140,6 +162,28 @@ def preview_text(preview: ImportPreview) -> str:
         )
         + f"importing takes {counted(predicted.summary.requests, 'request')}, about {duration(predicted.seconds)}; nothing was sent"
     )
+
+
+def _plan_text(preview: PlanPreview, now: float) -> str:
+    from crmctl.output.progress import duration
+    from crmctl.output.table import aligned
+    from crmctl.values.moments import in_a_sentence
+
+    document = preview.to_document()
+    when = in_a_sentence(document["createdAt"], now)
+    planned, shown = document["planned"], preview.examples
+    counts = {name: count for name, count in planned["predicted"].items() if count}
+    width = max((len(f"{count:,}") for count in counts.values()), default=1)
+    into = f"{preview.saved.header.input} into {document['object']}"
+    lines = [f"{preview.path}: {into}, {counted(planned['rows'], 'row')}, planned as of {when}"]
+    lines += [f"  {name.ljust(9)}  {f'{count:,}'.rjust(width)}" for name, count in counts.items()]
+    lines += [f"  first      {counted(group['create'], 'record')} of {group['object']}, by {group['key']}" for group in planned["parents"]]
+    lines += [f"  requests   {planned['requests']:,}, about {duration(planned['estimatedSeconds'])}"]
+    if shown:
+        rows = [("LINE", "ACTION", "RECORD", "CHANGES")]
+        rows += [(str(row.line), row.action, row.id or "", row.reason or ", ".join(row.changes or ())) for row in shown]
+        lines += aligned(rows)
+    return "\n".join([*lines, "nothing was sent"])
 
 
 FEW = 3

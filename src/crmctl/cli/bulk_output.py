@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from crmctl.models.jsontext import Json
     from crmctl.output.progress import ProgressDisplay
     from crmctl.plan.dry_run import ImportPreview
-    from crmctl.plan.merge_records import DedupeRequest, DedupeResult, MergePreview, MergeRequest, MergeResult
+    from crmctl.plan.import_records import ApplyRequest
+    from crmctl.plan.merge_records import DedupeRequest, DedupeResult, MergePreview, MergeResult
     from crmctl.plan.requests import ImportRequest
     from crmctl.plan.results import FindingLog
 
@@ -47,15 +48,19 @@ class ScreenListener:
         self._runtime.confirm(question)
 
 
-class ReportListener(ScreenListener):
-    """Passes every finding to `hear`."""
+class PreviewListener(ScreenListener):
+    """For a dry run that writes a file; it asks before replacing one, unless --yes is given. `hear` takes every finding."""
 
-    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None]) -> None:
+    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None] = lambda _: None) -> None:
         super().__init__(runtime)
         self._hear = hear
 
     def report(self, finding: Finding) -> None:
         self._hear(finding)
+
+    def confirm(self, question: str) -> None:
+        if not self._runtime.assume_yes:
+            self._runtime.prompter.confirm(f"{question}?")
 
 
 class StillListener(ScreenListener):
@@ -194,7 +199,7 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
             report.add(finding_case(file, finding))
 
         try:
-            preview = preview_import(RuntimeContext(runtime, ReportListener(runtime, hear)), request)
+            preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime, hear)), request)
             failure, sentence = preview.error, describe(preview).replace("\n", "; ")
             if failure is not None and not report.counts["error"]:
                 hear(error_finding(failure))
@@ -281,7 +286,7 @@ def _review(runtime: Runtime, dedupe_result: DedupeResult) -> Sequence[Json]:
     return rows
 
 
-def apply_merges(runtime: Runtime, request: MergeRequest) -> None:
+def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:
     """Carry out a merge plan, or with --dry-run compare it with the present records."""
     from crmctl.plan.merge_records import example_merge, merge_records, preview_merges
 

@@ -106,6 +106,7 @@ OPTIONS: dict[str, tuple[Any, Any, Any]] = {
     "on_missing_ref": (str, "error", option("--on-missing-ref", "error|null|create", "If a record is missing.")),
     "expect": (NUMBER, None, option("--expect", "N", "Write exactly N rows or nothing.", min=0)),
     "max_changes": (TEXT, None, option("--max-changes", "N|P%", "Write nothing if more rows would change.")),
+    "plan_file": (TEXT, None, option("--plan", "FILE", "Dry run; save a plan for bulk apply.")),
     "report": (TEXT, None, advanced("--report", "github|junit|markdown", "With --dry-run: one line per finding, for CI.")),
     "map_pairs": (TEXTS, None, option("--map", "COLUMN=SLUG", "Attribute of a column; COLUMN= skips it.")),
     "map_file": (TEXT, None, advanced("--map-file", "FILE", "Mappings in a JSON or YAML file.")),

@@ -157,6 +157,7 @@ def merge_records(runtime: Runtime, object_name: str, names: Sequence[str], keep
     """Show two records and the merged one, ask, and merge them. Raises UsageError if both names mean one record."""
     from crmctl.cli.fields import read_fields
     from crmctl.plan import merge_records as merging
+    from crmctl.plan.import_records import ApplyRequest
 
     records = {record.id: record for record in (read_record(runtime, object_name, name) for name in names)}
     if len(records) < 2:
@@ -172,7 +173,7 @@ def merge_records(runtime: Runtime, object_name: str, names: Sequence[str], keep
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "merge.jsonl"
         merge = merging.write_one_merge(context, object_name, merge, own, plan)
-        request = merging.MergeRequest(file=str(plan))
+        request = ApplyRequest(file=str(plan))
         [loser] = (records[record_id] for record_id in merge.losers)
         lines = _merge_lines(runtime, object_name, (kept, loser), {slug: value.value for slug, value in merge.values.items()})
         if runtime.dry_run:

@@ -1,17 +1,20 @@
-"""Preview an import, and the minimum duration of a job."""
+"""Preview an import or a saved plan, and the minimum duration of a job."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import field
+from pathlib import Path
 from typing import Any
 
 from crmctl.bulk_context import BulkContext
-from crmctl.errors import CrmctlError, RejectedError
+from crmctl.errors import CrmctlError, RejectedError, UsageError
 from crmctl.files.mapping import Mode
 from crmctl.files.payloads import RowBuilder
+from crmctl.files.sources import STDIN, is_stream
 from crmctl.files.validation import Batch, Batcher, Entry, Payload, ValidationReport, entry_of, validate
 from crmctl.frozen import frozen
 from crmctl.match.key_lookups import Lookup
@@ -20,13 +23,15 @@ from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.feed import Feed, FeedBases
-from crmctl.plan.import_plan import PlannedInput, RowAction, open_input
-from crmctl.plan.import_records import given_input, prepared
+from crmctl.plan.import_plan import ImportPlan, PlannedInput, RowAction, open_input
+from crmctl.plan.import_records import ApplyRequest, given_input, opened_plan, prepared
 from crmctl.plan.job_run import requests_made
-from crmctl.plan.job_start import ImportTarget, with_references
+from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
+from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_path, compare, examples, write_plan
 from crmctl.plan.requests import ImportRequest, check_places, mirror_of, note_if_empty, resolve_target
 from crmctl.plan.results import FindingLog, rejected_rows
 from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, resolver_of
+from crmctl.read.read_back import Reader
 from crmctl.read.records import reading_cost
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import write_requests
@@ -65,6 +70,12 @@ class DryRun:
     def changes(self) -> int:
         return self.summary.counts[RowState.UNSENT]
 
+    @property
+    def prediction(self) -> dict[str, Any]:
+        """The numbers stored in a plan."""
+        document = self.to_document()
+        return {name: document[name] for name in ("rows", "predicted", "parents", "requests", "estimatedSeconds")}
+
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: a summary with `dryRun`, `estimatedSeconds`, `predicted`, `parents`, `choices` and `report`."""
         return {
@@ -78,19 +89,24 @@ class DryRun:
         }
 
 
-def dry_run(context: BulkContext, target: ImportTarget, planned: PlannedInput, report: Report) -> DryRun:
+def dry_run(
+    context: BulkContext, target: ImportTarget, planned: PlannedInput, report: Report, decisions: Decisions | None = None
+) -> DryRun:
     """Validate the whole input and count the requests of an import, which starts with the reads of this dry run, without writing anything.
 
-    `report` receives each finding. With a key, the dry run looks up the records as the import would.
+    `report` receives each finding. With a key, the dry run looks up the records as the import would. `decisions` collects the action of
+    each row; with it, the dry run also reads the records that rows name by id.
     """
     lister, clock, started = target.service, context.clock, context.clock.monotonic()
     with ExitStack() as looked_up:
         planned = with_references(planned, target)
         looked_up.enter_context(closing(planned))
-        forecast = _Forecast(planned)
+        forecast = _Forecast(planned, decisions)
         resolver = resolver_of(planned, target.object_id, _feed(planned, target, context, looked_up))
         if resolver is None:
             checked = _check(planned, report, forecast.write_valid)
+            if decisions is not None:
+                decisions.see_records(Reader(lister, target.object_id))
         else:
             lookup = resolver.lookup(lister, lambda: False)
             lookup.newest = target.newest.if_new(clock) if target.newest is not None else None
@@ -139,11 +155,13 @@ def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast
         def keep(payload: Payload) -> None:
             if not payload.findings or not payload.rejected:
                 index.want_all([payload])
+            elif forecast.decisions is not None:
+                forecast.decisions.add_row(payload, Mode.CREATE)
 
         checked = _check(planned, report, keep)
         lookup.fill(index)
         for row, outcome in resolver.outcomes(index):
-            forecast.add(row, outcome)
+            forecast.add(row, outcome, resolver, index)
             if outcome.finding is not None:
                 if outcome.action is RowAction.REJECT:
                     checked.reject(outcome.finding)
@@ -154,7 +172,8 @@ def _look_up(planned: PlannedInput, resolver: Resolver, lookup: Lookup, forecast
 class _Forecast:
     """Counts the actions of rows and the requests they need."""
 
-    def __init__(self, planned: PlannedInput) -> None:
+    def __init__(self, planned: PlannedInput, decisions: Decisions | None) -> None:
+        self.decisions = decisions
         self._mode = planned.mapping.options.mode
         self._batcher = Batcher()
         self._requests = 0
@@ -166,6 +185,8 @@ class _Forecast:
         """Number of rows with an id that change parts of values."""
 
     def write_valid(self, payload: Payload) -> None:
+        if self.decisions is not None:
+            self.decisions.add_row(payload, self._mode)
         if not payload.findings or not payload.rejected:
             action = RowAction.UPDATE if self._mode is not Mode.CREATE and payload.id else RowAction.CREATE
             if action is RowAction.CREATE and self._mode is Mode.UPDATE:
@@ -174,7 +195,9 @@ class _Forecast:
             self.merges += action is RowAction.UPDATE and bool(payload.parts)
             self._write(action, entry_of(payload, with_id=self._mode is not Mode.CREATE))
 
-    def add(self, row: Wanted, outcome: Resolution) -> None:
+    def add(self, row: Wanted, outcome: Resolution, resolver: Resolver, index: KeyIndex) -> None:
+        if self.decisions is not None:
+            self.decisions.add_outcome(row, outcome, resolver, index)
         if (merge := outcome.merge) is not None:
             before = self.values or FeedCounts()
             self.values = FeedCounts(before.kept + merge.kept, before.conflicts + merge.conflicts)
@@ -228,15 +251,16 @@ class _Forecast:
 
 @frozen
 class ImportPreview:
-    """A preview of an import. `error` is the error that would stop it."""
+    """A preview of an import. `error` is the error that would stop it; `plan` is the saved plan file."""
 
     input: str
     predicted: DryRun
     findings: FindingLog = field(default_factory=FindingLog)
     error: CrmctlError | None = None
+    plan: Path | None = None
 
     def to_document(self) -> dict[str, Any]:
-        return self.predicted.to_document()
+        return {**self.predicted.to_document(), "plan": str(self.plan) if self.plan is not None else None}
 
     def raise_for_error(self) -> None:
         if self.error is not None:
@@ -244,26 +268,100 @@ class ImportPreview:
 
 
 def preview_import(context: BulkContext, request: ImportRequest) -> ImportPreview:
-    """Check and look up all rows without writing anything. Raises the errors `import_records` raises before its first row."""
+    """Check and look up all rows without writing anything to the service. Save a plan if the user asked for one.
+
+    An existing plan file is replaced if the listener confirms. Raises the errors `import_records` raises before its first row.
+    """
     check_places(request.failed_copy, request.file if request.rows is None else None)
     plan = request.plan()
     request.delivery(), request.guard()
     requests_made(context)
+    if request.plan_path is not None:
+        _check_plan_place(context, request, request.plan_path)
     mirror = mirror_of(context, request.mirror)
     target = resolve_target(context, request.object, mirror)
     with given_input(context, request) as source:
         target, plan = prepared(context, request, target, plan, source.path, mirror)
-        planned = open_input(plan.frozen(target.attributes), source.path, request.file, target.attributes)
+        preview = _predict(context, request, target, plan.frozen(target.attributes), source.path)
+    note_if_empty(context, request.file, preview.predicted.report.rows)
+    return preview
+
+
+def _check_plan_place(context: BulkContext, request: ImportRequest, path: Path) -> None:
+    """Raise UsageError if the input or the path of the plan does not allow saving a plan."""
+    file = request.file
+    if request.rows is not None or is_stream(file):
+        hint = f"save it first: ... > rows.csv, then crmctl bulk import OBJECT rows.csv --plan {path}"
+        named = "stdin" if file == STDIN else file
+        raise UsageError(f"a plan of {named} could not be applied: its rows are gone by then", hint=hint, code="unusable_input")
+    check_plan_path(path, Path(file))
+    if path.is_file():
+        context.listener.confirm(f"Replace {path}")
+
+
+def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget, plan: ImportPlan, path: Path) -> ImportPreview:
+    findings = FindingLog(context.listener.report)
+    with ExitStack() as stack:
         key_rule(plan.mapping.keys, target.attributes)
+        planned = open_input(plan, path, request.file, target.attributes)
         for note in (*planned.source.dialect.told, *planned.mapping.notes):
             context.listener.note(note)
-        findings = FindingLog(context.listener.report)
-        predicted = dry_run(context, target, planned, findings)
-    report = predicted.report
-    note_if_empty(context, request.file, report.rows)
-    error = rejected_rows(report.rejected) if report.rejected else None
-    try:
-        request.guard().check(predicted.changes, report.rows)
-    except RejectedError as refused:
-        error = error or refused
-    return ImportPreview(request.file, predicted, findings, error)
+        decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
+        preview = dry_run(context, target, planned, findings, decisions)
+        invalid = rejected_rows(preview.report.rejected) if preview.report.rejected else None
+        unexpected = None
+        try:
+            request.guard().check(preview.changes, preview.report.rows)
+        except RejectedError as refused:
+            unexpected = refused
+        stopped = unexpected is not None or preview.report.is_fatal or (invalid is not None and plan.stop_on_error)
+        saved: Path | None = None
+        if decisions is not None and request.plan_path is not None and not stopped:
+            saved = request.plan_path
+            job_options = JobOptions(plan, request.again)
+            write_plan(saved, header_of(target, planned, job_options, context.clock.now()), preview.prediction, decisions)
+    return ImportPreview(request.file, preview, findings, invalid or unexpected, saved)
+
+
+EXAMPLES = 10
+"""The number of rows a preview shows."""
+
+
+@frozen
+class PlanPreview:
+    """A saved plan and its predicted effect now. `error` is the error that would stop it."""
+
+    path: Path
+    saved: SavedPlan
+    predicted: DryRun
+    examples: Sequence[Decision]
+    differences: Sequence[dict[str, Any]]
+    error: RejectedError | None
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            **self.predicted.to_document(),
+            "plan": str(self.path),
+            "createdAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.saved.header.created_at)),
+            "planned": dict(self.saved.summary),
+            "examples": [decision.to_document() for decision in self.examples],
+            "differences": list(self.differences),
+        }
+
+
+def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
+    """Compare a plan with the current records without writing any. Raises UsageError for an outdated plan."""
+    check_places(request.failed_copy, request.file, request.input)
+    guard = request.guard()
+    request.delivery()
+    requests_made(context)
+    with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
+        preview = dry_run(context, target, planned, FindingLog(context.listener.report), now)
+        differences = compare(saved.decisions(), now)
+        shown = examples(saved.decisions(), EXAMPLES)
+        error = differences.refusal if differences.count else None
+        try:
+            guard.check(preview.changes, preview.report.rows)
+        except RejectedError as refused:
+            error = error or refused
+        return PlanPreview(saved.path, saved, preview, shown, differences.listed, error)

@@ -1,4 +1,4 @@
-"""Import a file."""
+"""Import a file, or apply a saved plan."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError
 from crmctl.files.rows import spool_rows
 from crmctl.files.sources import GivenInput, open_source
+from crmctl.frozen import frozen
 from crmctl.models.resources import Attribute
 from crmctl.plan.final_count import LATE_FACTOR, LOOKS, NOTED_LOOKS, UNKNOWN_LAG, UNVERIFIED
-from crmctl.plan.import_plan import ImportPlan
+from crmctl.plan.import_plan import ImportPlan, PlannedInput
 from crmctl.plan.job_run import RunOptions, run_to_result
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import (
+    GuardedRequest,
     ImportRequest,
     check_places,
     mirror_of,
@@ -41,6 +43,7 @@ from crmctl.write.methods import CONTROL_SECONDS
 if TYPE_CHECKING:
     from crmctl.match.references import Reference
     from crmctl.plan.mirrored_records import MirroredRecords
+    from crmctl.plan.plan_file import SavedPlan
 
 
 RECENT_SECONDS = 300.0
@@ -150,3 +153,46 @@ def given_input(context: BulkContext, request: ImportRequest) -> Iterator[GivenI
     opened = temporary_table(store, request.file, partial(spool_rows, request.rows)) if request.rows is not None else None
     with opened or temporary_input(store, request.file, context.stdin) as source:
         yield source
+
+
+@frozen(kw_only=True)
+class ApplyRequest(GuardedRequest):
+    """A request to apply a plan. `input` is the new path of an import file that was moved."""
+
+    file: str
+    input: str | None = None
+    again: bool = False
+    mirror: str = "auto"
+
+
+def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
+    """Check a plan against the current records and run it.
+
+    Raises UsageError for an outdated plan, and the errors of an import.
+    """
+    check_places(request.failed_copy, request.file, request.input)
+    options = RunOptions(request.delivery(), request.failed_copy)
+    guard, store = request.guard(), store_of(context)
+    store.prepare()
+    with ExitStack() as stack:
+        target, saved, source, planned = stack.enter_context(opened_plan(context, request))
+        stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(planned.plan.mapping.keys)))
+        _has_waited(context, target, planned.plan)
+        job_options = JobOptions(planned.plan, request.again, saved.path, guard=guard)
+        return run_to_result(context, start_import(store, target, replace(source, name=str(source.path)), job_options), options)
+
+
+@contextmanager
+def opened_plan(context: BulkContext, request: ApplyRequest) -> Iterator[tuple[ImportTarget, SavedPlan, GivenInput, PlannedInput]]:
+    """Open a plan with its target and input. Raises UsageError for an outdated plan."""
+    from crmctl.plan.plan_file import check_service, open_plan, read_plan
+
+    store = store_of(context)
+    with ExitStack() as stack:
+        plan = stack.enter_context(temporary_input(store, request.file, context.stdin))
+        moved = stack.enter_context(temporary_input(store, request.input, context.stdin)) if request.input else None
+        saved = read_plan(plan.path)
+        check_service(saved.path, saved.header.origin, context.origin)
+        mirror = mirror_of(context, request.mirror)
+        target = replace(resolve_target(context, saved.header.object_id, mirror), object=saved.header.object)
+        yield target, saved, *open_plan(saved, target.attributes, moved)

@@ -262,7 +262,8 @@ def _resolve(run: ImportRun, resolver: Resolver) -> None:
                 lookup.fill(index)
                 if lookup.head is not None and (baseline := Baseline.of_changed(lookup.head)) is not None:
                     journal.remember("baseline", baseline.to_document())
-                run.hooks.forget_kept()
+                with _ending_run():
+                    run.hooks.approve_keys(run, index)
                 if resolver.resolve(journal, index, lookup, run.report) and run.stop_on_error:
                     state = JobState.REJECTED
             journal.state = state

@@ -14,12 +14,14 @@ from crmctl.frozen import frozen
 from crmctl.models.findings import Finding, Severity
 from crmctl.plan.import_plan import NO_RECORD, Target, before_image, finding_of_merge
 from crmctl.plan.import_run import rows_of
-from crmctl.plan.job_start import ImportJob, ImportRun
+from crmctl.plan.job_start import PLAN_NAME, ImportJob, ImportRun
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import WriteBatch
 from crmctl.write.journal import BEFORE, TARGET, WHOLE, Journal, entries_of
 
 if TYPE_CHECKING:
+    from crmctl.match.keys import KeyIndex
+    from crmctl.plan.plan_file import Decisions
     from crmctl.read.read_back import Reader
 
 
@@ -50,15 +52,31 @@ class JobHooks:
     def approve(self, run: ImportRun) -> None:
         """Approve the valid rows after the check, before anything is sent."""
         journal, merged = self.job.journal, self.job.input.merged
+        self._check_plan(lambda now: now.add_rows(self.job.input, run.reader()))
         if merged is not None or journal.header.keeps_overwritten:
             rejected = self._merge(run, self._valid, lambda row: row.id, keeps_all=journal.header.keeps_overwritten)
             if rejected and journal.header.plan["stop_on_error"]:
                 journal.state = JobState.REJECTED
 
-    def forget_kept(self) -> None:
-        """Forget the values that an interrupted check kept."""
+    def approve_keys(self, run: ImportRun, index: KeyIndex) -> None:
+        resolver = run.resolver
+        assert resolver is not None
         if self.job.input.kept is not None:
             self.job.input.kept.restart()
+        self._check_plan(lambda now: now.add_outcomes(resolver, index))
+
+    def _check_plan(self, add: Callable[[Decisions], None]) -> None:
+        """Reject the job if its rows differ from its saved plan, if it has one. Raises RejectedError."""
+        path = self.job.journal.folder / PLAN_NAME
+        if not path.exists():
+            return
+        from crmctl.plan.plan_file import check_rows
+
+        try:
+            check_rows(path, add)
+        except RejectedError:
+            self.job.journal.state = JobState.REJECTED
+            raise
 
     def before_rows(self, run: ImportRun) -> None:
         references = self.job.input.references

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from crmctl.read.records import NewestPage
 
 
+PLAN_NAME = "plan.jsonl"
+"""The copy of the applied plan in a job's folder."""
+
+
 @frozen
 class ImportTarget:
     """The target of an import: an object with its attributes, the origin of the service, and the client that reads from it."""
@@ -54,12 +58,13 @@ class ImportTarget:
 class JobOptions:
     """Decisions made when a job is created.
 
-    `again` allows content that was already imported. With `keeps_overwritten`, the job reads the records that rows name by id, and keeps
-    the values it overwrites. `shown` is the edited record as the user saw it.
+    `again` allows content that was already imported. `plan_file` is a saved plan. With `keeps_overwritten`, the job reads the records that
+    rows name by id, and keeps the values it overwrites. `shown` is the edited record as the user saw it.
     """
 
     plan: ImportPlan
     again: bool = False
+    plan_file: Path | None = None
     keeps_overwritten: bool = False
     kind: JobKind = JobKind.IMPORT
     guard: Guard = field(default_factory=Guard)
@@ -121,14 +126,23 @@ def start_import(store: JobStore, target: ImportTarget, source: GivenInput, opti
 
             planned = replace(planned, kept=KeptValues(folder))
             unless_made.callback(planned.close)
+        if options.plan_file is not None:
+            keep_plan(options.plan_file, folder)
         journal = _register(store, folder, header, again=options.again)
         unless_made.enter_context(closing(journal))
         unless_made.pop_all()
         return ImportJob(journal, planned.of_job(journal), target.newest, target.at_hand)
 
 
-def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, now: float, job: str) -> Header:
-    """Return the header of a job. The input must have been opened with a frozen plan."""
+def keep_plan(path: Path, folder: Path) -> Path:
+    copy = folder / PLAN_NAME
+    copy.touch(mode=0o600)
+    shutil.copyfile(path, copy)
+    return copy
+
+
+def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, now: float, job: str = "") -> Header:
+    """Return the header of a job, or of a saved plan. The input must have been opened with a frozen plan."""
     plan, source = planned.plan, planned.source
     keys = _key_attributes(plan, planned.attributes)
     path = source.path.absolute()

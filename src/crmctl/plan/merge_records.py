@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crmctl.bulk_context import BulkContext, showing, watch_interrupts
 from crmctl.dedupe.candidates import MatchCandidates
@@ -28,6 +28,7 @@ from crmctl.dedupe.merge_plan import (
     PlannedMerge,
     choose_survivor,
     find_groups,
+    is_merge_plan,
     merge_values,
     parse_keep,
     write_merge_plan,
@@ -40,8 +41,9 @@ from crmctl.frozen import frozen
 from crmctl.mirror.local_copy import MAX_AGE, LocalCopy, fresh_copy
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record, document_of
 from crmctl.plan.dry_run import seconds_for
-from crmctl.plan.import_plan import Guard, file_digest
+from crmctl.plan.import_plan import file_digest
 from crmctl.plan.job_run import requests_made
+from crmctl.plan.job_start import keep_plan
 from crmctl.plan.merge_run import MergeJob, Survey
 from crmctl.plan.merge_steps import (
     MODE,
@@ -54,7 +56,8 @@ from crmctl.plan.merge_steps import (
     moved_record,
     survivors,
 )
-from crmctl.plan.requests import Taken, referring_attributes, resolve_target, store_of, takes_turn
+from crmctl.plan.plan_file import check_service as check_plan_service
+from crmctl.plan.requests import referring_attributes, resolve_target, store_of, takes_turn
 from crmctl.plan.resume import check_service
 from crmctl.plan.undo_deletions import reading_price
 from crmctl.read.records import count_links, scan
@@ -66,14 +69,15 @@ from crmctl.write.jobs import JobInfo, effort, refuse_running
 from crmctl.write.journal import Header
 from crmctl.write.steps import MERGE_ORDER, StepKind, StepState
 
+if TYPE_CHECKING:
+    from crmctl.plan.import_records import ApplyRequest
+
+
 MANY_REQUESTS = 100
 """Number of requests above which crmctl announces the cost: more take over a minute."""
 
 LISTED = 1000
 """Maximum number of groups of each kind in a result; the counts are exact."""
-
-PLAN_NAME = "plan.jsonl"
-"""The copy of the plan in a job's folder."""
 
 IN_WORDS = {"refused": "not as planned any more", "failed": "refused by the service", "unsent": "not begun"}
 
@@ -132,16 +136,6 @@ class MergeResult:
         return self.steps.get((kind, StepState.DONE), 0)
 
 
-@frozen(kw_only=True)
-class MergeRequest(Taken):
-    """A request to carry out the merge plan in `file`."""
-
-    file: str
-    expect: int | None = None
-    max_changes: str | None = None
-    lock_wait: float = 3600.0
-
-
 PlannedGroup = tuple[int, str, list[str]]
 """Number, survivor and losers of a group."""
 
@@ -170,16 +164,20 @@ class MergePreview:
         }  # fmt: skip
 
 
+def holds_merges(file: str) -> bool:
+    return file != "-" and is_merge_plan(Path(file))
+
+
 def example_merge() -> dict[str, Any]:
     return MergeResult("", "", dict.fromkeys(GroupState, 0), {}).to_document()
 
 
-def merge_records(context: BulkContext, request: MergeRequest, approve: Callable[[MergePreview], None]) -> MergeResult:
+def merge_records(context: BulkContext, request: ApplyRequest, approve: Callable[[MergePreview], None]) -> MergeResult:
     """Check a merge plan, pass its preview to `approve`, and carry it out. `approve` raises to cancel.
 
     Raises UsageError if the file is not a merge plan or belongs to another service. The result holds the outcome of each group.
     """
-    guard = Guard.parse(request.expect, request.max_changes)
+    guard = request.guard()
     plan = MergePlanFile(Path(request.file))
     schema, merges = _opened(context, plan)
     listed = list_groups(plan, merges)
@@ -194,9 +192,7 @@ def merge_records(context: BulkContext, request: MergeRequest, approve: Callable
         folder = store.new_folder()
         with ExitStack() as unless_made:
             unless_made.callback(shutil.rmtree, folder, ignore_errors=True)
-            copy = folder / PLAN_NAME
-            copy.touch(mode=0o600)
-            shutil.copyfile(plan.path, copy)
+            copy = keep_plan(plan.path, folder)
             sha256, size = file_digest(copy, request.file)
             _refuse_repetition(store.list(), sha256)
             header = Header(
@@ -211,7 +207,7 @@ def merge_records(context: BulkContext, request: MergeRequest, approve: Callable
             return _run(context, journal, schema, lambda: MergePlanFile(copy).merges(schema.attributes))
 
 
-def preview_merges(context: BulkContext, request: MergeRequest) -> MergePreview:
+def preview_merges(context: BulkContext, request: ApplyRequest) -> MergePreview:
     """Compare a merge plan with the current records. Write nothing to the service."""
     plan = MergePlanFile(Path(request.file))
     schema, merges = _opened(context, plan)
@@ -311,10 +307,7 @@ def result_of(journal: MergeJournal, ended: CrmctlError | None = None) -> MergeR
 
 
 def _opened(context: BulkContext, plan: MergePlanFile) -> tuple[MergeSchema, Callable[[], Iterator[PlannedMerge]]]:
-    if context.origin != (made_for := plan.header.origin):
-        message = f"the plan {plan.path} was made for {made_for}, and this profile belongs to {context.origin}"
-        hint = "crmctl auth switch PROFILE, or --profile"
-        raise UsageError(message, hint=hint, code="plan_outdated", details={"changed": ["service"]})
+    check_plan_service(plan.path, plan.header.origin, context.origin)
     schema = merge_schema(context, plan.header.object_id)
     return schema, lambda: plan.merges(schema.attributes)
 

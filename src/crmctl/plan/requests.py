@@ -114,6 +114,7 @@ class ImportRequest(GuardedRequest, ReadRequest):
     on_duplicate_key: str = "error"
     references: Sequence[str] = ()
     on_missing_ref: str = "error"
+    plan_file: str | Path | None = None
     map_pairs: Sequence[str] = ()
     map_file: str | Path | None = None
     value_map: Sequence[str] = ()
@@ -134,6 +135,10 @@ class ImportRequest(GuardedRequest, ReadRequest):
     on_conflict: str | None = None
     mirror: str = "auto"
     keeps_overwritten: bool = False
+
+    @property
+    def plan_path(self) -> Path | None:
+        return Path(self.plan_file) if self.plan_file else None
 
     def source(self) -> SourceOptions:
         return super().source() if self.rows is None else SourceOptions(format="jsonl")

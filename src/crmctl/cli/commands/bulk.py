@@ -37,13 +37,14 @@ app = CommandApp("Import, export and delete many records safely.")
         "crmctl bulk import people people.csv --ref company=companies.name --on-missing-ref create",
         "crmctl bulk import people people.csv --key email --feed erp --on-conflict keep,status=take",
         "crmctl bulk import people people.csv --key email --expect 2 --dry-run",
+        "crmctl bulk import people people.csv --key email --dry-run --plan people.plan",
         "crmctl bulk import people contacts.csv --map 'Work Email=email' --on-error continue",
         "crmctl bulk import people people.csv --default-region GB --null-string NULL --blank 'Job title=clear'",
         "crmctl records list people -o csv --fields id,score | crmctl bulk import people - --mode upsert --set status=contacted",
     ],
 )
 @takes(
-    "mode keys on_duplicate_key feed on_conflict mirror references on_missing_ref expect max_changes report "
+    "mode keys on_duplicate_key feed on_conflict mirror references on_missing_ref expect max_changes plan_file report "
     "map_pairs map_file value_map set_values ignore_unknown on_error max_failures failed again blank null_strings "
     "clear_tokens list_separator decimal_comma decimal_marks date_formats default_region currency format encoding "
     "delimiter sheet concurrency settle capture_ids lock_wait ping"
@@ -55,17 +56,23 @@ def import_records(runtime: Runtime, object_name: ObjectArgument, file: FileArgu
     import_file(runtime, {**options, "object": object_name, "file": file, "excel_safe": runtime.excel_safe})
 
 
-@app.command("apply", writes=True, examples=["crmctl bulk apply duplicates.jsonl --dry-run", "crmctl bulk apply duplicates.jsonl"])
-@takes("expect max_changes lock_wait")
-def apply_plan(runtime: Runtime, file: Annotated[str, argument("FILE", "A plan of bulk dedupe.")], **options: Any) -> None:
-    """Merge the duplicates of a plan.
+@app.command("apply", writes=True, examples=["crmctl bulk apply people.plan --dry-run", "crmctl bulk apply people.plan"])
+@takes("expect max_changes max_failures failed again mirror concurrency settle capture_ids lock_wait")
+def apply_plan(
+    runtime: Runtime,
+    file: Annotated[str, argument("FILE", "A plan made with --plan.")],
+    input: Annotated[str | None, option("--input", "FILE", "The import file, if it was moved.")] = None,
+    **options: Any,
+) -> None:
+    """Do exactly what a plan says, or nothing.
 
-    crmctl merges no group that has changed since the plan was made, and says which. With --dry-run it only compares.
+    crmctl refuses the plan if the service, the file, its mapping, an attribute or a record of the plan has changed, and says which. With
+    --dry-run it only checks and shows the plan.
     """
-    from crmctl.cli.bulk_output import apply_merges
-    from crmctl.plan.merge_records import MergeRequest
+    from crmctl.cli.bulk_changes import apply_saved
+    from crmctl.plan.import_records import ApplyRequest
 
-    apply_merges(runtime, MergeRequest.taken(options, file=file))
+    apply_saved(runtime, ApplyRequest.taken(options, file=file, input=input))
 
 
 @app.command("resume", writes=True, examples=["crmctl bulk resume $(crmctl bulk jobs -q '[0].job' -o ids)"])
