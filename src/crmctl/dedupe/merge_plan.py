@@ -12,7 +12,7 @@ from typing import Any
 
 from crmctl.dedupe.candidates import MatchCandidates, Pair
 from crmctl.dedupe.rules import said
-from crmctl.errors import UsageError, reason
+from crmctl.errors import UsageError, json_words, reason
 from crmctl.files.sources import is_stream
 from crmctl.files.whole_files import whole_bytes
 from crmctl.frozen import frozen
@@ -425,7 +425,7 @@ def reason_of(error: ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
     column = getattr(error, "colno", None)
-    return f"{getattr(error, 'msg', error)}{f', column {column}' if column else ''}"
+    return f"{json_words(getattr(error, 'msg', str(error)))}{f', column {column}' if column else ''}"
 
 
 def _listed(value: Any) -> list[str]:
