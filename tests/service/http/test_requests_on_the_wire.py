@@ -132,3 +132,13 @@ def test_ambiguous_headers_are_refused(service: RunningService, head: str) -> No
         assert (status, headers["connection"]) == (400, "close")
         assert json.loads(body)["message"].startswith("the request is not valid HTTP: ")
         assert wire.is_ended()
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"), [("1.1", 0, 400), ("1.1", 1, 200), ("1.1", 2, 400), ("1.0", 0, 200), ("1.0", 2, 400)]
+)
+def test_a_request_names_one_host(service: RunningService, version: str, hosts: int, status: int) -> None:
+    with Wire(service.base_url) as wire:
+        lines = "".join(f"Host: {host}\r\n" for host in ["x", "y"][:hosts])
+        wire.send(f"GET /healthz HTTP/{version}\r\n{lines}\r\n")
+        assert wire.answer()[0] == status

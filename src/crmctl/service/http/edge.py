@@ -225,10 +225,13 @@ def _allowed_methods(routes: list[Any], scope: Scope) -> list[str]:
 
 
 def _check_head(scope: Scope) -> None:
-    """Raise a 400 for another HTTP or an encoded body, a 431 when the address and headers are too large."""
+    """Raise a 400 for another HTTP, an encoded body or an unclear host, a 431 when the address and headers are too large."""
     version, headers = scope["http_version"], scope["headers"]
     if not version.startswith("1."):
         raise BadRequest(f"this connection speaks HTTP/1.1, not HTTP/{version}", headers=CLOSE)
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (not hosts and version == "1.1"):
+        raise BadRequest("a request must have one Host header", headers=CLOSE)
     if any(name == b"transfer-encoding" and (value.lower() != b"chunked" or version != "1.1") for name, value in headers):
         # A proxy could read it as a different request.
         raise BadRequest("Transfer-Encoding must be chunked, and HTTP/1.1", headers=CLOSE)
