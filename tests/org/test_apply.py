@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from crmctl.errors import RejectedError
+from crmctl.org.apply import object_order
+from crmctl.values.object_spec import AttributeSpec, ObjectSpec
 from tests.org.test_diff import lines_of, write_lines
 from tests.support.campaigns import rest_in_campaigns
 from tests.support.inprocess import run_here
@@ -147,6 +150,27 @@ def test_a_reference_out_of_the_folder_is_matched_or_named(crm: RunningService, 
     run_here("org", "pull", "companies", "--objects", "companies", "--with", "").ok()
     run_here("org", "apply", "companies", env=at(other)).ok()
     assert run_here("org", "apply", "crm", env=at(other)).ok().json()["records"]["people"]["update"] == 1
+
+
+def objects_with(**references: dict[str, bool]) -> dict[str, ObjectSpec]:
+    """Return objects with references to others; true are those that a record needs."""
+    return {
+        slug: ObjectSpec(
+            slug=slug,
+            attributes=[
+                AttributeSpec(slug=target, type="reference", is_required=is_required, config={"allowed_object": target})
+                for target, is_required in targets.items()
+            ],
+        )
+        for slug, targets in references.items()
+    }
+
+
+def test_objects_follow_those_that_their_records_need() -> None:
+    assert object_order(objects_with(deals={"people": False}, people={"people": True, "cars": False})) == ["people", "deals"]
+    assert object_order(objects_with(people={"companies": True}, companies={"people": False})) == ["companies", "people"]
+    with pytest.raises(RejectedError, match="people, companies"):
+        object_order(objects_with(people={"companies": True}, companies={"people": True}, deals={}))
 
 
 def test_refused_rows_are_named(crm: RunningService, other: RunningService) -> None:

@@ -28,6 +28,16 @@ def test_a_folder_just_pulled_does_not_differ(pulled: Path) -> None:
     assert run_here("org", "diff", "crm", "copy", "--exit-code").ok().json() == []
 
 
+def test_the_pieces_of_a_large_part_are_read_as_one(pulled: Path) -> None:
+    for name in ("records/people", "activities"):
+        lines = lines_of(pulled / f"{name}.jsonl")
+        (pulled / name).mkdir()
+        for number in range(2):
+            write_lines(pulled / name / f"{number}.jsonl", lines[number::2])
+        (pulled / f"{name}.jsonl").unlink()
+    assert run_here("org", "diff", "crm", "--exit-code").ok().json() == []
+
+
 def test_added_removed_changed_records_and_schema(crm: RunningService, pulled: Path) -> None:
     people = lines_of(pulled / "records/people.jsonl")
     path = f"/api/v1/objects/{crm.object_id('people')}/records"

@@ -39,6 +39,14 @@ def test_a_subset_is_closed_and_names_the_records_each_reference_added(furnished
     assert run_here("org", "apply", "crm").ok().json()["changes"] == 0
 
 
+def test_a_subset_may_begin_with_one_record(furnished: RunningService) -> None:
+    people = furnished.client.get(f"/api/v1/objects/{furnished.object_id('people')}/records").json()["records"]
+    run_here("org", "pull", "crm", "--where", f"people:id={people[0]['id']}").ok()
+    assert people[0]["id"] in records("crm", "people")
+    run_here("org", "verify", "crm").ok()
+    assert run_here("org", "pull", "other", "--where", "people:nme=Ada").exits(2).error()["code"] == "unknown_attribute"
+
+
 def test_activities_of_a_subset_refer_to_its_records_only(crm: RunningService) -> None:
     ids = []
     for slug, data in (("people", {"email": "in@example.org"}), ("people", {"email": "out@example.org"}), ("companies", {"name": "Acme"})):

@@ -37,6 +37,7 @@ from crmctl.plan.requests import ImportRequest, store_of
 from crmctl.schema.apply import ChangeAction, SchemaChange, refuse_conflicts
 from crmctl.schema.apply import apply as apply_schema
 from crmctl.schema.schema_document import read_service
+from crmctl.values.object_spec import ObjectSpec
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import SETTLE_SECONDS
 from crmctl.write.journal import Journal
@@ -195,7 +196,7 @@ def plan_of(
     folder = compared.folder
     schema = [change for change in compared.schema if change.action in (ChangeAction.CREATE, ChangeAction.UPDATE)]
     plan = ApplyPlan(folder.path, schema, [row for row in folder.manifest.coverage if not row.get("contained")])
-    for slug in object_order(folder):
+    for slug in object_order(folder.objects):
         lost = [source for source in compared.unpaired_ids(Side.RIGHT, slug) if source in unsure]
         if lost and prune:
             raise RejectedError(f"{slug} {lost[0]}: {unsure[lost[0]]}, so --prune might delete it", code="unmatched_records")
@@ -231,12 +232,12 @@ def _counted(compared: OrgComparison, kind: str, *, prune: bool) -> dict[str, in
     return {"create": create, "update": update, "delete": delete, "unchanged": unchanged}
 
 
-def object_order(folder: OrgFolder) -> list[str]:
+def object_order(objects: Mapping[str, ObjectSpec]) -> list[str]:
     """Return the objects so that required references point backwards, and as many others as possible.
 
     Raises RejectedError if required references form a cycle.
     """
-    waiting, order = dict(folder.objects), list[str]()
+    waiting, order = dict(objects), list[str]()
     while waiting:
         required = {
             slug: [link.is_required for link in references_of(spec).values() if link.target in waiting and link.target != slug]
