@@ -20,6 +20,7 @@ OUR_TEXTS = {
     "config:_check": "config's own text about a value",
     "config:_parsed": "config's own text about a value",
     "dedupe:_odd": "the key of a KeyError, which is a field of the plan",
+    "dedupe:reason_of": "looked up in a table of our texts, or jsontext's own text",
     "files:_end_of_flawed": "jsontext's own text about JSON that breaks a rule other than syntax",
     "files:_failure": "looked up in a table of our texts",
     "files:json_problem": "jsontext's own text about a duplicate key",
