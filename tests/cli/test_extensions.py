@@ -130,11 +130,16 @@ def test_the_topics_name_every_field_of_their_files() -> None:
         assert action in page
 
 
+def test_an_unknown_delivery_is_not_found(crm: RunningService) -> None:
+    assert run_crmctl("webhooks", "replay", PERSON).exits(3).error()["code"] == "not_found"
+
+
 @pytest.mark.parametrize(
     ("words", "route"),
     [
         (("files", "list"), "GET /files"),
         (("files", "download", "docs/a.txt"), "GET /files"),
+        (("webhooks", "replay", PERSON), "POST /webhooks/deliveries/{deliveryId}/replay"),
         (("attributes", "update", PERSON, PERSON, "--option", "add=x"), "POST /objects/{objectId}/attributes/{attributeId}/options"),
         (("members", "role", PERSON, "admin"), "PATCH /members/{memberId}"),
         (("members", "remove", PERSON, "--yes"), "DELETE /members/{memberId}"),

@@ -63,6 +63,7 @@ def crm(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
         ("activities update call --title x", 3, "there is no activity 'call'", "crmctl activities list"),
         ("activities delete call --yes", 3, "there is no activity 'call'", "crmctl activities list"),
         ("api objects/people/records", 3, "", "{people} stands for it"),
+        ("webhooks replay call", 3, "there is no delivery 'call'", "crmctl webhooks portal"),
         ("attributes create people --name X --type txt", 9, "type must be one of", "did you mean text?"),
         ("bulk export people -O none/people.csv", 2, "cannot write none/people.csv: there is no directory", ""),
         ("bulk import people a.csv --ref compny=companies.domain", 2, "compny is not a reference", "did you mean company?"),

@@ -440,6 +440,11 @@ class StoredFile(Resource):
     public_url: str | None = None
 
 
+class Replay(Resource):
+    delivery_id: str
+    is_new: bool = False
+
+
 class WorkflowObject(Resource):
     id: str | None = None
     plural_name: str | None = None

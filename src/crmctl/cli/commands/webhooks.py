@@ -57,6 +57,26 @@ def show_portal(
         runtime.browse(url)
 
 
+@app.command("replay", writes=True, examples=["crmctl webhooks replay 01a20a8f-8ebc-771f-8c7e-82be6f08eca5 --dry-run"])
+def replay_delivery(
+    runtime: Runtime,
+    delivery: Annotated[str, argument("DELIVERY", "Id of the delivery, as the portal shows it.")],
+) -> None:
+    """Deliver an event to its endpoint again.
+
+    A delivery that still waits is tried now. Only crmctl's own service can replay by command; others have the portal.
+    """
+    from crmctl.cli.targets import taken_for_id
+    from crmctl.client.answers import read_holder
+    from crmctl.models.resources import Replay
+
+    name = "POST /webhooks/deliveries/{deliveryId}/replay"
+    with taken_for_id(delivery, f"there is no delivery {delivery!r}", "crmctl webhooks portal --open shows the deliveries with their ids"):
+        answer = runtime.crm.extension(name, delivery)
+    replay = read_holder(answer, Replay, "deliveryId", "isNew")
+    runtime.done(replay.wire, f"{'new delivery' if replay.is_new else 'tried now:'} {replay.delivery_id}")
+
+
 @app.command(
     "listen",
     examples=[

@@ -347,6 +347,7 @@ _SECTIONS = {name: _list(_DOCUMENT) for name in ("members", "objects", "reports"
 DEFINITIONS = shape("Definitions", set(_SECTIONS), version=_WHOLE, **_SECTIONS)
 DEFINED = shape("DefinitionCounts", **dict.fromkeys((*_SECTIONS, "attributes"), _DOCUMENT))
 STORED_FILE = resource(resources.StoredFile)
+REPLAY = resource(resources.Replay)
 UPLOAD_URL = resource(resources.UploadUrl)
 WEBHOOKS = resource(resources.Webhooks)
 

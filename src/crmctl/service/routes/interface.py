@@ -18,7 +18,7 @@ from crmctl.service.http.json_answers import present
 from crmctl.service.http.schemas import ORDER, SORT, choice, identifier, page_parameters
 from crmctl.service.jobs.worker import after_removal
 from crmctl.service.reports.report_definition import run_report
-from crmctl.service.store import activities, logs, members, objects, records, reports, short_lived_keys, workflows
+from crmctl.service.store import activities, logs, members, objects, records, reports, short_lived_keys, webhooks, workflows
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.members import MemberRole, role_of
 from crmctl.service.store.objects import edit_options
@@ -349,6 +349,13 @@ def list_files(_tx: Tx, call: Call) -> Json:
     if settings.files_s3 is not None:
         raise BadRequest("this service keeps its files in S3, which lists them")
     return {"files": storage.list_files(settings, offset + call.query["limit"])[offset:]}
+
+
+@endpoint("POST", "/webhooks/deliveries/{deliveryId:uuid}/replay", "webhooks:manage", schemas.REPLAY, is_addition=True)
+def replay_delivery(tx: Tx, call: Call) -> Json:
+    """Deliver an event to the same endpoint again; one that still waits is tried now."""
+    delivery_id, is_new = webhooks.replay(tx, call.id("deliveryId"), **call.stamp())
+    return {"deliveryId": delivery_id, "isNew": is_new}
 
 
 @endpoint("GET", "/webhooks", "webhooks:manage", schemas.WEBHOOKS)
