@@ -407,7 +407,7 @@ class _Transport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if self._is_closing:
+        if self.is_closing():  # uvloop raises an error where asyncio ignores what is written
             return
         if self._held or len(data) > _MOST_HELD:
             data, self._held = self._held + data, b""
@@ -417,7 +417,7 @@ class _Transport:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._held:
+        if self._held and not self._transport.is_closing():
             data, self._held = self._held, b""
             self._transport.write(data)
 
