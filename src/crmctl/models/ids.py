@@ -62,4 +62,5 @@ def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None
     """Raise UsageError for a value that is given and not among the choices."""
     if value is not None and value not in choices:
         *others, last = choices
-        raise UsageError(f"{option} must be {', '.join(others)} or {last}, not {value!r}", hint=suggestion(value, choices))
+        listed = f"{', '.join(others)} or {last}" if others else last
+        raise UsageError(f"{option} must be {listed}, not {value!r}", hint=suggestion(value, choices))
