@@ -51,7 +51,8 @@ def test_its_key_is_used_and_shown_nowhere(service: RunningService) -> None:
         ("print('crs_secret'); print('crs_secret')", "printed no key, or more than a key"),
         ("print('crs_secret crs_secret')", "printed no key, or more than a key"),
         ("pass", "printed no key, or more than a key"),
-        ("while True: print('crs_secret' * 1000)", "printed more than 64 KB"),
+        ("while True: print('crs_secret' * 1000)", "printed no key, or more than a key"),
+        ("print('crs_secret' * 10_000)", "printed no key, or more than a key"),
     ],
 )
 def test_a_command_that_fails_has_one_error_without_its_output(service: RunningService, text: str, said: str) -> None:

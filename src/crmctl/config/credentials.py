@@ -177,8 +177,8 @@ def run_key_command(command: Sequence[str], seconds: float = COMMAND_SECONDS) ->
 
     problems: list[str] = []
 
-    def end(problem: str) -> None:
-        problems.append(problem)
+    def end() -> None:
+        problems.append(f"did not end within {seconds:g} seconds")
         with suppress(ProcessLookupError):  # its children as well: they may hold the pipe open
             os.killpg(process.pid, signal.SIGKILL) if POSIX else process.kill()
 
@@ -187,19 +187,16 @@ def run_key_command(command: Sequence[str], seconds: float = COMMAND_SECONDS) ->
         process = subprocess.Popen(command, start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
     except OSError as error:
         raise failed(f"cannot be run: {reason(error)}") from error
-    deadline = threading.Timer(seconds, end, [f"did not end within {seconds:g} seconds"])
+    deadline = threading.Timer(seconds, end)
     deadline.daemon = True
     deadline.start()
-    with process:
+    with process:  # a command that prints more cannot write on, and ends
         printed = process.stdout.read(MOST_PRINTED + 1)
-        if len(printed) > MOST_PRINTED:
-            end(f"printed more than {MOST_PRINTED >> 10} KB")
-        process.wait()
     deadline.cancel()
-    if process.returncode:
+    if process.returncode and len(printed) <= MOST_PRINTED:
         problems.append(f"ended with exit code {process.returncode}")
     key = str(printed.decode("utf-8", "replace").strip())
-    if not _HEADER_SAFE.fullmatch(key):
+    if len(printed) > MOST_PRINTED or not _HEADER_SAFE.fullmatch(key):
         problems.append("printed no key, or more than a key")
     if problems:
         raise failed(problems[0])
