@@ -139,14 +139,14 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{bracketed}{port}"
 
 
-def is_web_address(text: str, *schemes: str, may_have_query: bool = False) -> bool:
+def is_web_address(text: str, *schemes: str) -> bool:
     """Whether a text is an address with a host, by default of http or https."""
     try:
         parts = urlsplit(text)
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-    return has_host and parts.scheme in (schemes or _DEFAULT_PORTS) and (may_have_query or not (parts.query or parts.fragment))
+    return has_host and parts.scheme in (schemes or _DEFAULT_PORTS) and not (parts.query or parts.fragment)
 
 
 def is_loopback(url: str) -> bool:

@@ -48,7 +48,7 @@ def test_a_record_or_a_file_is_sent_and_a_refusal_exits_with_7(crm: TestService)
     ("words", "expected"),
     [
         (("record.creatd", "--to", "http://x"), "there is no event 'record.creatd'"),
-        (("record.created", "--to", "x"), "--to 'x' is no web address"),
+        (("record.created", "--to", "x"), "x is not an address that can be called"),
         (("activity.created", "--to", "http://x", "--record", "1"), "--record is for record events without --data"),
         (("record.created", "--to", "http://x", "--record", "1"), "--record '1' is no id"),
         (("record.created", "--to", "http://x", "--data", "absent"), "cannot read absent"),

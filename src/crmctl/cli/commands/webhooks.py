@@ -124,7 +124,6 @@ def trigger_event(
 
     from crmctl.cli.targets import read_json_bytes
     from crmctl.client.transport import Request, send_once
-    from crmctl.config.settings import is_web_address
     from crmctl.models import jsontext
     from crmctl.models.resources import EVENT_TYPES as KNOWN
     from crmctl.models.signatures import sign
@@ -133,8 +132,6 @@ def trigger_event(
         raise UsageError(f"there is no event {event!r}", hint=suggestion(event, KNOWN, f"events: {', '.join(KNOWN)}"))
     if record is not None and (data is not None or not event.startswith("record.")):
         raise UsageError("--record is for record events without --data")
-    if not is_web_address(to, may_have_query=True):
-        raise UsageError(f"--to {to!r} is no web address", hint="for example --to http://localhost:3000/hooks")
     secret = signing_secret(runtime, None, secret_env)
     payload = _sample(event) if record is None else _record_payload(runtime, record)
     body = jsontext.dumps(payload).encode() if data is None else read_json_bytes(runtime, data, is_object=True)
