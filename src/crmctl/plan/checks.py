@@ -7,7 +7,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
@@ -28,14 +27,19 @@ from crmctl.models import jsontext
 from crmctl.models.findings import shorten
 from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
-from crmctl.models.numbers import canonical_number
 from crmctl.models.resources import Attribute, AttributeType, Record
 from crmctl.plan.ci_reports import Case
 from crmctl.values import yaml_text
 from crmctl.values.conditions import elements_of, keys_of, text_of
+from crmctl.values.equality import as_written
 from crmctl.values.folded_text import fold
 from crmctl.values.moments import MICROS, micros_of, read_span, seconds_of, to_timestamp
 from crmctl.values.object_spec import problems_of
+
+RUNS = 30  # in the trend
+SHOWN = 20  # ids of failing records in the output; the CSV has all
+LEAST = 20  # records from which --suggest trusts the data
+_BARS = "▁▂▃▄▅▆▇█"
 
 T = TypeVar("T")
 
@@ -67,9 +71,6 @@ class DataCheck(CheckPart):
     @property
     def kind(self) -> str:
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
-
-
-SHOWN = 20  # ids of failing records in the output; the CSV has all
 
 
 def read_checks(folder: Path) -> list[DataCheck]:
@@ -104,14 +105,7 @@ def _read_file(path: Path) -> Iterator[DataCheck]:
 
 def _texts(attribute: Attribute, record: Record) -> list[str]:
     """Return the values as patterns see them: the items of a list, none if it is empty."""
-    return [text for value in elements_of(record.data.get(attribute.slug)) if (text := text_of(attribute, _canonical(value)))]
-
-
-def _canonical(value: Any) -> Any:
-    """Return a value with numbers in their only spelling: 12.0 as 12."""
-    if isinstance(value, Mapping):
-        return {part: _canonical(inner) for part, inner in value.items()}
-    return canonical_number(value) if isinstance(value, int | float | Decimal) and not isinstance(value, bool) else value
+    return [text for value in elements_of(record.data.get(attribute.slug)) if (text := text_of(attribute, as_written(value)))]
 
 
 class CheckedData:
@@ -202,7 +196,7 @@ class Choice(CheckPart):
 
 def _in(data: CheckedData, rule: Choice) -> Found:
     column = data.column(rule.attribute)
-    return _outside(data, column, {text_of(column, _canonical(value)) for value in rule.values}.__contains__)
+    return _outside(data, column, {text_of(column, as_written(value)) for value in rule.values}.__contains__)
 
 
 def _references(data: CheckedData, rule: Names) -> Found:
@@ -244,16 +238,8 @@ def _sql(data: CheckedData, rule: str) -> Found:
         yield record_id if isinstance(record_id, str) and data.slug else None, shown or "the query returns this row"
 
 
-KINDS: Mapping[str, Callable[[CheckedData, Any], Found]] = {
-    "not_empty": _not_empty,
-    "unique": _unique,
-    "matches": _matches,
-    "in": _in,
-    "references": _references,
-    "fresh": _fresh,
-    "filter": _filter,
-    "sql": _sql,
-}
+_SEARCHES: Sequence[Callable[[CheckedData, Any], Found]] = (_not_empty, _unique, _matches, _in, _references, _fresh, _filter, _sql)
+KINDS = {search.__name__.removeprefix("_"): search for search in _SEARCHES}
 """The search for what fails by the kind of check. Its parameter `rule` has the type of the rule in a file."""
 
 _FIELDS: dict[str, Any] = {name: (get_type_hints(find, include_extras=True)["rule"] | None, None) for name, find in KINDS.items()}
@@ -322,9 +308,6 @@ def run_checks(copy: LocalCopy, context: BulkContext, checks: Sequence[DataCheck
     return outcomes
 
 
-LEAST = 20  # records from which --suggest trusts the data
-
-
 def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:
     proposals: dict[str, Json] = {}
     for data in [CheckedData(copy, context, state.slug) for state in copy.states() if state.syncs]:
@@ -343,9 +326,6 @@ def suggest_checks(copy: LocalCopy, context: BulkContext) -> list[Json]:
                 name += f"-{len(proposals) + 1}" if name in proposals else ""
                 proposals[name] = {"name": name, "object": data.slug, kind: rule}
     return list(proposals.values())
-
-
-RUNS = 30
 
 
 def keep_outcomes(context: BulkContext, folder: Path, outcomes: Sequence[Outcome]) -> None:
@@ -371,9 +351,6 @@ def keep_outcomes(context: BulkContext, folder: Path, outcomes: Sequence[Outcome
     for path, lines in rows.items():
         with whole_file(path, errors="backslashreplace", mode=0o600) as file:
             csv.writer(file).writerows([("id", "check", "problem"), *lines.values()])
-
-
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 def trend_text(numbers: Sequence[int]) -> str:
