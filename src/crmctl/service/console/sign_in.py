@@ -270,10 +270,8 @@ def _add_device_login(pages: Pages) -> None:
 
     @pages.post("/device/answer", needs=MemberRole.VIEWER, in_transaction=False)
     def answer_login(visit: Visit) -> Redirect:
-        member_id, answer = _count_attempt(visit), visit.text("answer")
-        state = {"approve": short_lived_keys.APPROVED, "deny": short_lived_keys.DENIED}.get(answer)
-        if state is None:
-            raise BadRequest("approve or deny the login", {"field": "answer"})
+        member_id = _count_attempt(visit)
+        state = short_lived_keys.APPROVED if visit.text("answer") == "approve" else short_lived_keys.DENIED
         answering = partial(short_lived_keys.answer_login, user_code=visit.text("code"), member_id=member_id, state=state, now=visit.now())
         visit.context.engine.write(answering, by=visit.actor)
         return Redirect("", f"device-{state}")
