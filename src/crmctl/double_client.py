@@ -30,8 +30,7 @@ class TestService:
         """Start `crmctl serve --ephemeral` with these options. Raises UsageError when it does not start; it says why on stderr."""
         command = [sys.executable, "-m", "crmctl", "serve", "--ephemeral", *options]
         # The double ends when its stdin closes, so that it does not outlive a killed owner.
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, **pipes, text=True, encoding="utf-8")  # noqa: S603
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")  # noqa: S603
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

@@ -31,8 +31,7 @@ from crmctl.service.faults import BadRequest
 from crmctl.values.moments import read_moment
 
 if TYPE_CHECKING:
-    from crmctl.service.server import Ready, Server
-    from crmctl.service.testdouble.double import TestDouble
+    from crmctl.service.server import Ready
 
 app = CommandApp()
 
@@ -265,7 +264,8 @@ def _double_settings(ctx: typer.Context, *, ephemeral: bool) -> Json:
 def _serve_double(
     runtime: Runtime, settings: ServiceSettings, fixture: Path | None, seed: int | None, clock: str | None, faults: Sequence[str]
 ) -> None:
-    """Serve from a temporary directory. Raises UsageError for a bad option, and what loading the fixture raises."""
+    """Serve from a temporary directory until a signal, until the owner ends and so closes stdin, or until the fixture fails. Raises
+    UsageError for a bad option, and the error of the fixture."""
     from crmctl.service.server import Server
     from crmctl.service.testdouble.double import TestDouble
 
@@ -277,30 +277,25 @@ def _serve_double(
         raise UsageError(error.message, hint="crmctl serve --help-all has an example", code="bad_fault_rule") from error
     with tempfile.TemporaryDirectory(prefix="crmctl-ephemeral-", ignore_cleanup_errors=True) as folder:
         server = Server(replace(settings, data_dir=Path(folder) / "data"), double=double)
-        _run_double(runtime, server, double, commands, Path(folder))
+        failures: list[Exception] = []
+        owner = _find_owner(runtime)
 
+        def attend(ready: Ready) -> None:
+            try:
+                _load(commands, ready, Path(folder) / "client")
+                double.begin()
+                document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(server.settings.data_dir)}
+                runtime.streams.write_out(jsontext.dumps(document) + "\n")
+                while owner is not None and os.read(owner, 65536):
+                    pass
+            except Exception as error:
+                failures.append(error)
+            if failures or owner is not None:
+                server.stop()
 
-def _run_double(runtime: Runtime, server: Server, double: TestDouble, commands: Commands, folder: Path) -> None:
-    """Serve until a signal, until the owner ends and so closes stdin, or until the fixture fails. Raises the error of the fixture."""
-    failures: list[Exception] = []
-    owner = _find_owner(runtime)
-
-    def attend(ready: Ready) -> None:
-        try:
-            _load(commands, ready, folder / "client")
-            double.begin()
-            document = {"baseUrl": ready.base_url, "apiKey": ready.api_key, "data": str(server.settings.data_dir)}
-            runtime.streams.write_out(jsontext.dumps(document) + "\n")
-            while owner is not None and os.read(owner, 65536):
-                pass
-        except Exception as error:
-            failures.append(error)
-        if failures or owner is not None:
-            server.stop()
-
-    server.run(lambda ready: threading.Thread(target=attend, args=[ready], name="attendant", daemon=True).start())
-    if failures:
-        raise failures[0]
+        server.run(lambda ready: threading.Thread(target=attend, args=[ready], name="attendant", daemon=True).start())
+        if failures:
+            raise failures[0]
 
 
 def _find_owner(runtime: Runtime) -> int | None:
@@ -328,34 +323,26 @@ def _read_fixture(folder: Path) -> Commands:
 
 
 def _load(commands: Commands, ready: Ready, home: Path) -> None:
-    """Run the commands; a table waits for those that it refers to. Raises RejectedError naming the file."""
+    """Run the commands; a table waits for those that it refers to. Raises RejectedError with the file and its first finding."""
     homes = {f"CRMCTL_{kind}_DIR": str(home / kind.lower()) for kind in ("CONFIG", "STATE", "CACHE")}
     environ = homes | {"CRMCTL_BASE_URL": ready.base_url, "CRMCTL_API_KEY": ready.api_key or "", "NO_PROXY": "*"}
     waiting, tries = deque(commands.items()), len(commands)
     while waiting:
         path, command = waiting.popleft()
+        runtime = Runtime(Streams(None, None, None, environ), environ)
         try:
-            _run(environ, path, *command)
+            run_command(command, runtime)
             tries = len(waiting)
-        except RejectedError as error:
-            if error.code != "missing_reference" or not tries:
-                raise
+        except CrmctlError as error:
+            message, code = error.message, error.code
+            if isinstance(error.details, dict) and (findings := error.details.get("findings")):
+                finding = findings[0]
+                column = f", {finding['column']}" if finding["column"] else ""
+                message, code = f"line {finding['line']}{column}: {finding['message']}", finding["code"]
+            if code != "missing_reference" or not tries:
+                place = "" if message.startswith(str(path)) else f"{path}: "
+                raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md", code=code) from error
             waiting.append((path, command))
             tries -= 1
-
-
-def _run(environ: dict[str, str], path: Path, *command: str) -> None:
-    """Run one command. Raises RejectedError with its message, or its first finding."""
-    runtime = Runtime(Streams(None, None, None, environ), environ)
-    try:
-        run_command(command, runtime)
-    except CrmctlError as error:
-        message, code = error.message, error.code
-        if isinstance(error.details, dict) and (findings := error.details.get("findings")):
-            finding = findings[0]
-            column = f", {finding['column']}" if finding["column"] else ""
-            message, code = f"line {finding['line']}{column}: {finding['message']}", finding["code"]
-        place = "" if message.startswith(str(path)) else f"{path}: "
-        raise RejectedError(f"the fixture {place}{message}", hint="see docs/guides/test-against-a-double.md", code=code) from error
-    finally:
-        runtime.end()
+        finally:
+            runtime.end()

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 import re
+import shutil
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
@@ -43,6 +44,10 @@ from crmctl.values.moments import read_moment, read_span
 if TYPE_CHECKING:
     from crmctl.service.http.connections import Connections
 
+PREFIX = "/_test"
+SINK = f"{PREFIX}/sink"  # every event is delivered there
+MOST_RECORDED = 10_000
+WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))  # for deliveries, with the most seconds
 SEEDED_START = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 
@@ -95,7 +100,6 @@ EFFECTS = (*EXCLUSIVE, "retry-after", "after", "delay")
 FLAGS = ("after", "twice")
 
 _RULE = re.compile(r"\s*(\S+)\s+(/\S*?)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
-
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Duration = Annotated[float, BeforeValidator(read_span)]
@@ -158,11 +162,6 @@ def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str | bool]:
     return words
 
 
-PREFIX = "/_test"
-SINK = f"{PREFIX}/sink"  # every event is delivered there
-MOST_RECORDED = 10_000
-WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))  # for deliveries, with the most seconds
-
 _DELIVERIES = Rows(
     "webhook_attempt AS attempt JOIN webhook_delivery AS delivery ON delivery.id = attempt.delivery_id"
     " JOIN webhook_endpoint AS endpoint ON endpoint.id = endpoint_id JOIN change_log ON change_log.event_id = delivery.event_id",
@@ -204,7 +203,7 @@ class TestDouble:
             Route(f"{PREFIX}/reset", self._reset, methods=["POST"]),
             Route(f"{PREFIX}/faults", self._control_faults, methods=["GET", "POST", "DELETE"]),
             Route(f"{PREFIX}/clock", self._set_clock, methods=["PUT"]),
-            Route(f"{PREFIX}/requests", self._show_requests, methods=["GET"]),
+            Route(f"{PREFIX}/requests", lambda _: JsonAnswer(list(self._requests)), methods=["GET"]),
             Route(SINK, lambda _: Response(), methods=["POST"]),
             Route(f"{PREFIX}/deliveries", self._show_deliveries, methods=["GET"]),
             Route(f"{PREFIX}/snapshots/{{name}}", self._control_snapshot, methods=["PUT", "POST"]),
@@ -217,6 +216,7 @@ class TestDouble:
         """Return the application with faults and controls. `apps` makes one on other data."""
         assert isinstance(context.engine, SqliteEngine)
         self._context, self._engine, self._app, self._apps = context, context.engine, app, apps
+        self._files = context.settings.data_dir / FILES_FOLDER
         self._engine.forget_safety()
         return self
 
@@ -312,15 +312,12 @@ class TestDouble:
         with self._engine.snapshot() as database:
             # A restored state delivers nothing again.
             database.execute("DELETE FROM webhook_delivery")
-        return State(database, {path: path.read_bytes() for path in self._files()}, self.clock.monotonic())
-
-    def _files(self) -> list[Path]:
-        return [path for path in (self._context.settings.data_dir / FILES_FOLDER).rglob("*") if path.is_file()]
+        files = {path: path.read_bytes() for path in self._files.rglob("*") if path.is_file()}
+        return State(database, files, self.clock.monotonic())
 
     def _restore(self, state: State) -> None:
         self._engine.restore(state.database)
-        for path in self._files():
-            path.unlink()
+        shutil.rmtree(self._files, ignore_errors=True)
         for path, content in state.files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -371,9 +368,6 @@ class TestDouble:
     async def _set_clock(self, request: Request) -> Response:
         self.clock.set(read_moment(await _text(request, "now"), self.clock.now()).at.timestamp())
         return JsonAnswer({"now": to_wire(to_micros(self.clock.now()))})
-
-    async def _show_requests(self, _: Request) -> Response:
-        return JsonAnswer(list(self._requests))
 
     async def _show_deliveries(self, request: Request) -> Response:
         query = read_query(request.scope["query_string"], WAIT)
