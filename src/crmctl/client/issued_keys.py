@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from crmctl.clock import Clock, SystemClock
@@ -36,21 +37,14 @@ def find_key(settings: Settings, environ: Mapping[str, str], paths: Paths, clock
     return OidcKeys(settings, environ, paths, clock or SystemClock()).current()
 
 
-class IdentityToken(NamedTuple):
-    """A token and where it came from."""
-
-    token: str
-    source: str
-
-    @property
-    def claims(self) -> Json:
-        """The claims, unchecked. Raises UsageError."""
-        try:
-            part = self.token.split(".")[1]
-            claims = jsontext.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        except (IndexError, ValueError) as error:
-            raise UsageError(f"{self.source} holds no identity token") from error
-        return claims if isinstance(claims, dict) else {}
+def claims_of(token: str, source: str) -> Json:
+    """Return the claims of a token, unchecked. Raises UsageError naming its source."""
+    try:
+        part = token.split(".")[1]
+        claims = jsontext.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (IndexError, ValueError) as error:
+        raise UsageError(f"{source} holds no identity token") from error
+    return claims if isinstance(claims, dict) else {}
 
 
 class OidcKeys:
@@ -78,7 +72,7 @@ class OidcKeys:
 
     def renew(self) -> Credential:
         """Exchange a token for a new key and keep it. Raises DeniedError."""
-        form = {**_EXCHANGE, "subject_token": self.identity_token().token}
+        form = {**_EXCHANGE, "subject_token": self.identity_token()[0]}
         try:
             answer = self._send(f"{self.base_url}/oauth/token", ("access_token", "expires_in"), form)
         except RejectedError as error:
@@ -90,19 +84,19 @@ class OidcKeys:
         write_private(self._file, jsontext.dumps({"key": key, "renewAt": renew_at, "identity": self._identity}))
         return self._credential(key, renew_at)
 
-    def identity_token(self) -> IdentityToken:
-        """Return the job's token: CRMCTL_ID_TOKEN_FILE, GitHub's service for jobs, or CRMCTL_ID_TOKEN. Raises DeniedError."""
+    def identity_token(self) -> tuple[str, str]:
+        """Return the job's token and its source: CRMCTL_ID_TOKEN_FILE, GitHub's service, or CRMCTL_ID_TOKEN. Raises DeniedError."""
         environ = self._environ
         if path := environ.get(FILE_VARIABLE):
             try:
-                return IdentityToken(Path(path).read_text(encoding="utf-8").strip(), FILE_VARIABLE)
+                return Path(path).read_text(encoding="utf-8").strip(), FILE_VARIABLE
             except (OSError, UnicodeDecodeError) as error:
                 raise DeniedError(f"cannot read {FILE_VARIABLE} {path}: {reason(error)}", code="no_identity") from error
         if (url := environ.get(GITHUB_URL)) and (bearer := environ.get(GITHUB_TOKEN)):
             address = f"{url}{'&' if '?' in url else '?'}audience={quote(self.base_url, safe='')}"
-            return IdentityToken(str(self._send(address, ("value",), bearer=bearer)["value"]), GITHUB_URL)
+            return str(self._send(address, ("value",), bearer=bearer)["value"]), GITHUB_URL
         if token := environ.get(TOKEN_VARIABLE, "").strip():
-            return IdentityToken(token, TOKEN_VARIABLE)
+            return token, TOKEN_VARIABLE
         hint = f"GitHub: permissions: {{id-token: write}}; GitLab: id_tokens: {{{TOKEN_VARIABLE}: {{aud: ...}}}}; else {FILE_VARIABLE}"
         raise DeniedError("this job has no identity token", hint=hint, code="no_identity")
 
@@ -113,8 +107,6 @@ class OidcKeys:
 def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:
     """Return the key of a login that a member approves in the console. `show` tells the user the address and the code. Raises DeniedError
     for one that is denied or not answered in time, RejectedError if the service has no such logins."""
-    import platform
-
     base_url, send = _trusted_address(settings), partial(_send, settings, environ)
     form = {"client_id": "crmctl", "host": platform.node()}
     try:
@@ -161,10 +153,8 @@ def _send(
     from crmctl.client.answers import Answer, refusal, unreadable
     from crmctl.client.transport import Request, send_once
 
-    own, body = ("Authorization", f"bearer {bearer}"), None
-    if form is not None:
-        own, body = FORM_TYPE, urlencode(form).encode()
-    request = Request("GET" if form is None else "POST", url, (("Accept", "application/json"), own), body, timeout=30.0)
+    own, body = (FORM_TYPE, urlencode(form).encode()) if form else (("Authorization", f"bearer {bearer}"), None)
+    request = Request("POST" if form else "GET", url, (("Accept", "application/json"), own), body, timeout=30.0)
     response = send_once(request, ca_bundle=settings.ca_bundle.value, environ=environ)
     answer = Answer(response.status, response.headers, response.body)
     if not answer.ok:

@@ -183,10 +183,9 @@ class _CurrentKey:
 
     def renewed(self, request: Request) -> Request | None:
         """Return a refused request with a renewed key, None if there is none."""
-        sent = dict(request.headers)["Authorization"]
-        own = self.headers(sent.removeprefix("Bearer "))[0]
-        others = (pair for pair in request.headers if pair[0] != "Authorization")
-        return None if own[1] == sent else replace(request, headers=(own, *others))
+        sent = dict(request.headers)
+        renewed = sent | dict(self.headers(sent["Authorization"].removeprefix("Bearer "))[:1])
+        return None if renewed == sent else replace(request, headers=tuple(renewed.items()))
 
 
 MAYBE_DONE = "the service may have done it all the same: look before you repeat it"

@@ -194,12 +194,12 @@ def explain(runtime: Runtime) -> None:
 
     With a key with full access, crmctl compares them with each trust of an embedded service and names the first claim that differs.
     """
-    from crmctl.client.issued_keys import OidcKeys
+    from crmctl.client.issued_keys import OidcKeys, claims_of
     from crmctl.config.credentials import require_credential
     from crmctl.service.store.short_lived_keys import Trust
 
-    token = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
-    document: Json = {"source": token.source, "audience": runtime.settings.base_url.value, "claims": token.claims}
+    token, source = OidcKeys(runtime.settings, runtime.environ, runtime.paths, runtime.clock).identity_token()
+    document: Json = {"source": source, "audience": runtime.settings.base_url.value, "claims": claims_of(token, source)}
     with suppress(CrmctlError, ValueError, KeyError, TypeError):  # the comparison is an addition
         # Not the key of `auth = "oidc"`: it would use the token up, and may not read the trusts.
         runtime.credential = require_credential(runtime.settings, runtime.environ, runtime.paths)
