@@ -235,9 +235,8 @@ PAGES: dict[str, HelpPage] = {
         description="crmctl has no scheduler. These run a nightly check; --ping tells a monitor of start, success and failure.",
         sections={
             "systemd: crm-check.timer, with ExecStart=crmctl check --ping URL in crm-check.service": [
-                ("[Timer]", ""),
-                ("OnCalendar=", "*-*-* 06:00"),
-                ("Persistent=", "true"),
+                ("[Timer]", "OnCalendar=*-*-* 06:00"),
+                ("", "Persistent=true"),
             ],
             "cron": [("0 6 * * *", "cd /srv/crm && crmctl check --ping URL --quiet")],
             "GitHub: in the workflow's file": [("on:", "{schedule: [{cron: '0 6 * * *'}]}"), ("run:", "crmctl check --ping URL")],

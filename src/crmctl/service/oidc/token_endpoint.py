@@ -21,11 +21,14 @@ from starlette.responses import Response
 from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
+from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
 from crmctl.service.http.edge import client_address
 from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.http.json_answers import JsonAnswer, rate_limited
+from crmctl.service.outbound.caller import Caller
+from crmctl.service.outbound.guard import CallFailedError, TargetGuard
 from crmctl.service.store import keys, logs, short_lived_keys
 from crmctl.service.store.short_lived_keys import Trust
 from crmctl.service.store.tx import Tx
@@ -34,6 +37,12 @@ EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 KEY_TYPE = "urn:ietf:params:oauth:token-type:access_token"
 TOKEN_TYPES = ("urn:ietf:params:oauth:token-type:id_token", "urn:ietf:params:oauth:token-type:jwt")
+ALGORITHMS = ("RS256", "ES256", "EdDSA")
+LEEWAY = 60
+LONGEST = 16 * 1024
+Time = Annotated[float, Field(gt=0, lt=10**12)]  # in Unix seconds
+KEPT_SECONDS = 3600.0  # for the keys of an issuer
+AGAIN_SECONDS = 60.0  # between two readings for unknown key ids
 MOST_BODY = 32 * 1024
 WAIT = 20.0  # seconds that a request of a device may wait for its turn
 AT_ONCE = 2  # exchanges: issuers that do not answer must not hold up requests
@@ -138,10 +147,6 @@ class TokenEndpoint:
 
     def _read(self, address: str) -> bytes:
         """Read an issuer's document: through TLS, or from this machine for a trust of development."""
-        from crmctl.service.background import LOOPBACK
-        from crmctl.service.outbound.caller import Caller
-        from crmctl.service.outbound.guard import CallFailedError, TargetGuard
-
         is_local = any(trust.development and address.startswith(trust.issuer.rstrip("/") + "/") for trust in self._trusts())
         if not is_local and not address.startswith("https://"):
             raise CallFailedError("the address has no TLS")
@@ -154,10 +159,6 @@ def _answer(document: Json) -> Response:
 
 class TokenRefused(Exception):
     """The message names the rule that failed. It goes to the audit log, never to the caller."""
-
-
-KEPT_SECONDS = 3600.0
-AGAIN_SECONDS = 60.0  # between two readings for unknown key ids
 
 
 class IssuerKeys:
@@ -184,8 +185,6 @@ class IssuerKeys:
 
     def _fetch(self, issuer: str) -> dict[str, Json]:
         """Return the keys of an issuer by their ids."""
-        from crmctl.service.outbound.guard import CallFailedError
-
         try:
             about = jsontext.loads(self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
             address = about["jwks_uri"]
@@ -194,12 +193,6 @@ class IssuerKeys:
             return {key["kid"]: key for key in jsontext.loads(self._read(address))["keys"] if "kid" in key}
         except (CallFailedError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise TokenRefused(f"the issuer's keys cannot be read: {reason(error)}") from error
-
-
-ALGORITHMS = ("RS256", "ES256", "EdDSA")
-LEEWAY = 60
-LONGEST = 16 * 1024
-Time = Annotated[float, Field(gt=0, lt=10**12)]  # in Unix seconds
 
 
 class TokenClaims(BaseModel, strict=True):

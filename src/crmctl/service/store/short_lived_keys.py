@@ -16,7 +16,12 @@ from crmctl.service.store.members import MemberRole, role_of
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Rows, Stamp, Tx, insert, to_micros, update
 
-SHORTEST, LONGEST = 5 * 60, 24 * 3600
+SHORTEST, LONGEST = 5 * 60, 24 * 3600  # life of the keys of a trust
+WAIT_SECONDS, INTERVAL = 600, 5  # of a login for approval, and of its device between two polls
+KEPT_SECONDS = 3600  # after which an expired login cannot be told from an unknown one
+KEY_SECONDS = 12 * 3600
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, which make words, and no digits, which look like letters
+PENDING, APPROVED, DENIED = "pending", "approved", "denied"
 
 PULL_REQUESTS = {
     "event_name": ("pull_request", "pull_request_target", "pull_request_review", "pull_request_review_comment"),
@@ -26,6 +31,9 @@ PULL_REQUESTS = {
 
 _COLUMNS = "id, name, issuer, ttl, claims, scopes, development, created_at"
 _TRUSTS = Rows("oidc_trust", "trust", _COLUMNS, claims=jsontext.loads, scopes=jsontext.loads, development=bool)
+_LOGIN_COLUMNS = "device_hash, user_code, host, address, state, member_id, expires_at, polled_at, wait"
+_LOGINS = Rows("device_login", "login", _LOGIN_COLUMNS, expires_at=int, polled_at=int)
+_OF_MEMBERS = ("records:write", "activities:write", "files:write", "reports:run", "workflows:run")
 
 
 class Trust(Body, extra="ignore"):
@@ -81,17 +89,6 @@ def remove_trust(tx: Tx, name: str, *, now: float) -> Json:
     tx.execute("DELETE FROM oidc_trust WHERE id = ?", (wire["id"],))
     logs.note(tx, "trust.removed", wire["id"], {"name": name}, now=now)
     return wire
-
-
-WAIT_SECONDS, INTERVAL = 600, 5  # of a login for approval, and of its device between two polls
-KEPT_SECONDS = 3600  # after which an expired login cannot be told from an unknown one
-KEY_SECONDS = 12 * 3600
-LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, which make words, and no digits, which look like letters
-PENDING, APPROVED, DENIED = "pending", "approved", "denied"
-
-_LOGIN_COLUMNS = "device_hash, user_code, host, address, state, member_id, expires_at, polled_at, wait"
-_LOGINS = Rows("device_login", "login", _LOGIN_COLUMNS, expires_at=int, polled_at=int)
-_OF_MEMBERS = ("records:write", "activities:write", "files:write", "reports:run", "workflows:run")
 
 
 def scopes_of(role: MemberRole) -> frozenset[str] | None:
