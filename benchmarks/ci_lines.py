@@ -2,7 +2,7 @@
 
     python benchmarks/ci_lines.py [--files] [CHECKOUT]
 
-A part is a whole file (`*`), definitions with their decorators, or lines that hold a quoted text.
+A part is a whole file (`*`), definitions with their decorators and the blank lines above them, or lines that hold a quoted text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PARTS = {
         "double_client.py": "*",
         "pytest_plugin.py": "*",
         "cli/commands/serve.py": "EphemeralOption FixtureOption SeedOption ClockOption FaultOption Commands DOUBLE_OPTIONS OWN_DATA"
-        " _double_settings _serve_double _run_double _find_owner _read_fixture _load _run 'EphemeralOption =' 'FixtureOption ='"
+        " _double_settings _serve_double _find_owner _read_fixture _load 'EphemeralOption =' 'FixtureOption ='"
         " 'SeedOption =' 'ClockOption =' 'FaultOption =' 'if ephemeral:' 'own = ' '--ephemeral runs' 'import select' 'import tempfile'"
         " 'import threading' 'import deque' 'import BadRequest' 'import Streams' 'import read_moment' 'import TestDouble'",
         "service/server.py": "'double'",
@@ -57,7 +57,7 @@ PARTS = {
         "service/console/visits.py": "'\"device-'",
         "service/http/schemas.py": "_TRUST TRUST",
         "service/store/engine.py": "'TABLE oidc_trust' 'ttl INTEGER' 'TABLE device_login' 'polled_at BIGINT' ' wait BIGINT'"
-        " '_USED_TOKENS' 'logins of devices' 'used_token'",
+        " 'trust in issuers' 'logins of devices' 'used_token'",
         "service/routes/interface.py": "list_trusts",
         "service/outbound/caller.py": "get",
     },
@@ -75,6 +75,8 @@ def count_lines(path: Path, selection: str) -> int:
     wanted = shlex.split(selection)
     for name, first, last in definitions(ast.parse(text)):
         if name in wanted:
+            while not lines[first - 2].strip():
+                first -= 1
             counted |= set(range(first, last + 1))
     quoted = re.findall(r"'([^']*)'", selection)
     return len(counted | {number for number, line in enumerate(lines, 1) if any(words in line for words in quoted)})
