@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import select
@@ -165,6 +166,20 @@ def test_running_out_of_descriptors_is_reported_once_and_passes(tmp_path: Path) 
         assert service.stop() == 0
         # Once for connections and once for each background job that opened a file meanwhile, not for each of the 100.
         assert 1 <= service.stderr.count("Too many open files") <= 4
+
+
+def test_a_connection_made_while_the_service_stops_gets_its_answer(small: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Connection.connection_made
+
+    def stop_accepting(connection: Connection, transport: asyncio.BaseTransport) -> None:
+        make(connection, transport)
+        [accepting] = [task for task in asyncio.all_tasks() if "_accept" in str(task.get_coro())]
+        accepting.cancel()
+
+    monkeypatch.setattr(Connection, "connection_made", stop_accepting)
+    with Wire(small.base_url) as wire:
+        wire.send(f"GET /healthz HTTP/1.1\r\n{wire.headers}\r\n")
+        assert wire.answer()[0] == 200
 
 
 def test_a_client_that_sends_everything_first_reads_the_refusal(tmp_path: Path) -> None:

@@ -529,6 +529,7 @@ class ListeningServer(uvicorn.Server):
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
-                await loop.connect_accepted_socket(make, accepted)
+                # Not cancelled at the stop: uvloop would close a connection that may have a request, and tell nobody.
+                await asyncio.shield(loop.connect_accepted_socket(make, accepted))
             except OSError:
                 accepted.close()
