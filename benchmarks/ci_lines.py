@@ -57,7 +57,7 @@ PARTS = {
         "service/console/visits.py": "'\"device-'",
         "service/http/schemas.py": "_TRUST TRUST",
         "service/store/engine.py": "'TABLE oidc_trust' 'ttl INTEGER' 'TABLE device_login' 'polled_at BIGINT' ' wait BIGINT'"
-        " 'trust in issuers' 'logins of devices' 'used_token'",
+        " '_USED_TOKENS' 'logins of devices' 'used_token'",
         "service/routes/interface.py": "list_trusts",
         "service/outbound/caller.py": "get",
     },

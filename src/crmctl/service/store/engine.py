@@ -292,6 +292,7 @@ def upgrade(tx: Tx, migrations: Sequence[Migration]) -> None:
 
 _HOURS = """CREATE TABLE webhook_hour (endpoint_id {text} NOT NULL, hour INTEGER NOT NULL, time_class INTEGER NOT NULL,
     attempts BIGINT NOT NULL, PRIMARY KEY (endpoint_id, hour, time_class))"""
+_USED_TOKENS = "CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL)"
 _LATER = ("used_link", "oidc_trust", "device_login")
 
 FIRST = 24
@@ -300,7 +301,7 @@ FIRST = 24
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("first release", [*tables(*(name for name in TABLES if name not in _LATER)), _HOURS, keys.make_signing_keys]),
     Migration("links that work once", tables("used_link")),
-    Migration("trust in issuers of tokens", tables("oidc_trust")),
+    Migration("trust in issuers of tokens", [*tables("oidc_trust"), _USED_TOKENS]),
     Migration("logins of devices", tables("device_login")),
     Migration("no counts of attempts by the hour", ["DROP TABLE webhook_hour"]),
     Migration("one table of what works once", ["DROP TABLE IF EXISTS used_token"]),

@@ -50,6 +50,16 @@ MOST_RECORDED = 10_000
 WAIT = (integer("count", 0, 0, MOST_RECORDED), integer("timeout", 0, 0, 600))  # for deliveries, with the most seconds
 SEEDED_START = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
+_DELIVERIES = Rows(
+    "webhook_attempt AS attempt JOIN webhook_delivery AS delivery ON delivery.id = attempt.delivery_id"
+    " JOIN webhook_endpoint AS endpoint ON endpoint.id = endpoint_id JOIN change_log ON change_log.event_id = delivery.event_id",
+    "delivery",
+    "event_type AS type, url, status, request_headers AS headers, payload AS body",
+    url=lambda url: None if url.endswith(SINK) else url,
+    headers=jsontext.loads,
+    body=jsontext.loads,
+)
+
 
 class MovableClock(SystemClock):
     """A clock that `set` moves, and a source of ids.
@@ -160,17 +170,6 @@ def _words(text: str, names: Sequence[str], kind: str) -> dict[str, str | bool]:
             raise ValueError(f"{name} {'takes no' if sign else 'needs a'} value")
         words[name] = value if sign else True
     return words
-
-
-_DELIVERIES = Rows(
-    "webhook_attempt AS attempt JOIN webhook_delivery AS delivery ON delivery.id = attempt.delivery_id"
-    " JOIN webhook_endpoint AS endpoint ON endpoint.id = endpoint_id JOIN change_log ON change_log.event_id = delivery.event_id",
-    "delivery",
-    "event_type AS type, url, status, request_headers AS headers, payload AS body",
-    url=lambda url: None if url.endswith(SINK) else url,
-    headers=jsontext.loads,
-    body=jsontext.loads,
-)
 
 
 @dataclass
