@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             "query_string": query,
             "headers": self._headers,
         }
-        cycle = RequestResponseCycle(
+        cycle = _Cycle(
             scope=cast("Any", scope),
             transport=cast(asyncio.Transport, self.transport),
             flow=self._flow,
@@ -393,46 +393,50 @@ class _Flow(FlowControl):
 
 
 class _Transport:
-    """A transport that leaves `close` to the connection, and sends the head of an answer along with its body: a packet costs as much as
-    all headers."""
+    """A transport that leaves `close` to the connection. While `is_held`, it keeps what is written for the next write."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[asyncio.Transport], None]) -> None:
         self._transport = transport
         self._close = close
         self._is_closing = False
         self._held = b""
-        self._loop = asyncio.get_running_loop()
+        self.is_held = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if self.is_closing():  # uvloop raises an error where asyncio ignores what is written
-            return
-        if self._held or len(data) > _MOST_HELD:
-            data, self._held = self._held + data, b""
-            self._transport.write(data)
-        else:
-            self._held = data
-            self._loop.call_soon(self._flush)
+        self._held = self._held + data if self._held else data
+        if not self.is_held:
+            self.flush()
 
-    def _flush(self) -> None:
-        if self._held and not self._transport.is_closing():
-            data, self._held = self._held, b""
+    def flush(self) -> None:
+        data, self._held = self._held, b""
+        if data and not self.is_closing():  # uvloop raises an error where asyncio ignores what is written
             self._transport.write(data)
 
     def close(self) -> None:
         if not self._is_closing:
+            self.flush()
             self._is_closing = True
-            self._flush()
             self._close(self._transport)
 
     def is_closing(self) -> bool:
         return self._is_closing or self._transport.is_closing()
 
 
-_MOST_HELD = 4096
-"""Most bytes that wait for what follows them, until the event loop has a moment."""
+class _Cycle(RequestResponseCycle):
+    """Sends the head of an answer along with the first piece of its body: a packet costs as much as all headers."""
+
+    transport: Any
+
+    async def send(self, message: Any) -> None:
+        is_head = message["type"] == "http.response.start"
+        self.transport.is_held = is_head
+        await super().send(message)
+        if not is_head:
+            self.transport.flush()
+
 
 RESERVED_FILES = 256
 """Descriptors reserved for the database, uploads and outgoing calls."""

@@ -99,8 +99,13 @@ def check_scopes(scopes: Collection[str]) -> None:
 
 def find_key(tx: Tx, secret: str) -> ApiKey | None:
     """Return the key with this secret unless it was revoked. It may have expired."""
-    row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (secret_hash(secret),))
-    return None if row is None else ApiKey.of(row)
+    digest = secret_hash(secret)
+
+    def read() -> ApiKey | None:
+        row = tx.one(f"SELECT {_COLUMNS} FROM api_key WHERE secret_hash = ? AND revoked_at IS NULL", (digest,))
+        return None if row is None else ApiKey.of(row)
+
+    return tx.remembered(f"key {digest}", read)
 
 
 def list_keys(tx: Tx) -> list[ApiKey]:
