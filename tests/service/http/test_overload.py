@@ -112,7 +112,7 @@ def test_endless_searches_are_stopped_and_block_no_other_request(service: Runnin
             ended.append(type(error).__name__)
             raise
 
-    monkeypatch.setattr(records, "list_records", endless)
+    monkeypatch.setattr(records, "write_list", endless)
 
     def between() -> None:
         assert running.acquire(timeout=PATIENCE)
@@ -125,7 +125,7 @@ def test_endless_searches_are_stopped_and_block_no_other_request(service: Runnin
 
 def test_one_key_cannot_use_all_places_for_searches(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     people = service.object_id("people")
-    whole, begun = records.list_records, threading.Semaphore(0)
+    whole, begun = records.write_list, threading.Semaphore(0)
 
     def endless_with_conditions(tx: Tx, object_id: str, conditions: Any, *paging: Any, **named: Any) -> Any:
         if not conditions:
@@ -133,7 +133,7 @@ def test_one_key_cannot_use_all_places_for_searches(service: RunningService, mon
         begun.release()
         return tx.all(ENDLESS)
 
-    monkeypatch.setattr(records, "list_records", endless_with_conditions)
+    monkeypatch.setattr(records, "write_list", endless_with_conditions)
     search = f"/api/v1/objects/{people}/records/search"
 
     def between() -> None:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from crmctl.models import jsontext
-from crmctl.models.jsontext import Json
+from crmctl.models.jsontext import Json, JsonText
 from crmctl.models.numbers import size_text
 from crmctl.service.faults import BadRequest, Fault
 
@@ -21,13 +21,14 @@ def present(document: Json, *optional: str) -> Json:
 
 
 class JsonAnswer(Response):
-    """A document as UTF-8 JSON that keeps every digit of decimals and large integers."""
+    """A document as UTF-8 JSON that keeps every digit of decimals and large integers. JsonText is sent as it is."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         # UTF-8 cannot encode half of a surrogate pair, quoted from a request; backslashreplace writes it as JSON does.
-        return jsontext.dumps(content).encode(errors="backslashreplace")
+        text = content if isinstance(content, JsonText) else jsontext.dumps(content)
+        return text.encode(errors="backslashreplace")
 
 
 def bad_request(message: str, field: str | None = None) -> BadRequest:

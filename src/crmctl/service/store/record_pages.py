@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
-from crmctl.models.jsontext import Json
+from crmctl.models.jsontext import Json, JsonText
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import EVERYTHING, Where, combine, compile_conditions
 from crmctl.service.store.record_tables import Schema, load_schema
-from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required
+from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required, to_wire
 from crmctl.values.filters import Condition
 
 SORTS = record_tables.MOMENTS
@@ -105,13 +105,30 @@ def list_records(
 ) -> tuple[list[Json], int]:
     """Return the records of a page in wire form, and the total. Equal times are ordered by creation. Raises NotFound for the object;
     BadRequest naming a wrong slug or operator."""
-    search = _prepare(tx, load_schema(tx, object_id), conditions, words)
+    schema = load_schema(tx, object_id)
+    rows, total = _list_rows(tx, schema, conditions, page, words)
+    return wire_of(schema, rows), total
+
+
+def write_list(tx: Tx, object_id: str, conditions: Sequence[Condition], page: Paging) -> JsonText:
+    """Return the answer of a list, with the JSON of its records as it is stored: to read and write it again would take half of the time.
+    Raises as list_records does."""
+    schema = load_schema(tx, object_id)
+    rows, total = _list_rows(tx, schema, conditions, page)
+    pagination = f'{{"total":{total},"limit":{page.limit},"offset":{page.offset}}}'
+    return JsonText(f'{{"records":[{",".join(texts_of(schema, rows))}],"pagination":{pagination}}}')
+
+
+def _list_rows(
+    tx: Tx, schema: Schema, conditions: Sequence[Condition], page: Paging, words: Sequence[Where] = ()
+) -> tuple[Sequence[Row], int]:
+    search = _prepare(tx, schema, conditions, words)
     if _are_few(tx, search, page) and (page_found := _few(tx, search, page)):
         return page_found
     search = _counted(tx, search)
     window, is_backwards = page.nearest(search.total)
-    records = _page(tx, search, window) if window.limit else []
-    return (records[::-1] if is_backwards else records), search.total
+    rows = _page(tx, search, window) if window.limit else []
+    return (rows[::-1] if is_backwards else rows), search.total
 
 
 def list_part(
@@ -132,8 +149,8 @@ def list_part(
     source, within = _first_ones(tx, schema, page)
     ordered = f"ORDER BY {page.sort} {page.direction}, seq {page.direction} LIMIT ?"
     rows = tx.all(f"SELECT seq FROM {source} {where.sql} {ordered}", (*within, *where.params, most + 1))
-    records = _at(tx, schema, page, [row[0] for row in rows[page.offset : page.offset + page.limit]])
-    return PartOfList(records, min(len(rows), most), LOOKED, everything, len(rows) > most)
+    shown = _at(tx, schema, page, [row[0] for row in rows[page.offset : page.offset + page.limit]])
+    return PartOfList(wire_of(schema, shown), min(len(rows), most), LOOKED, everything, len(rows) > most)
 
 
 def list_sorted(
@@ -241,8 +258,9 @@ def _are_few(tx: Tx, search: _Search, window: Paging) -> bool:
     return hits * search.everything <= FEW * SAMPLE
 
 
-def _few(tx: Tx, search: _Search, window: Paging) -> tuple[list[Json], int] | None:
-    """Return the page and the total, None if more rows match than expected. Orders them at first as the index of the condition does."""
+def _few(tx: Tx, search: _Search, window: Paging) -> tuple[Sequence[Row], int] | None:
+    """Return the rows of the page and the total, None if more rows match than expected. Orders them at first as the index of the condition
+    does."""
     table = search.schema.table
     # An engine that expects many rows, and so an early end, would scan with one process.
     matches = f"SELECT seq FROM {search.source} WHERE {search.where.sql} ORDER BY +seq LIMIT ?"
@@ -253,11 +271,11 @@ def _few(tx: Tx, search: _Search, window: Paging) -> tuple[list[Json], int] | No
     return _at(tx, search.schema, window, [seq for _, seq in ordered[window.offset : window.offset + window.limit]]), len(keys)
 
 
-def _at(tx: Tx, schema: Schema, window: Paging, keys: Sequence[int]) -> list[Json]:
-    """Return the records with these sequence numbers in the window's order."""
+def _at(tx: Tx, schema: Schema, window: Paging, keys: Sequence[int]) -> Sequence[Row]:
+    """Return the rows with these sequence numbers in the window's order."""
     marks, direction = ", ".join("?" * len(keys)), window.direction
     page = f"SELECT {_ROW} FROM {schema.table} AS r WHERE seq IN ({marks}) ORDER BY {window.sort} {direction}, seq {direction}"
-    return wire_of(schema, tx.all(page, keys)) if keys else []
+    return tx.all(page, keys) if keys else []
 
 
 def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int) -> tuple[str, int]:
@@ -279,18 +297,17 @@ def _narrowest(tx: Tx, schema: Schema, wheres: Sequence[Where], everything: int)
     return source, fewest
 
 
-def _page(tx: Tx, search: _Search, window: Paging) -> list[Json]:
+def _page(tx: Tx, search: _Search, window: Paging) -> Sequence[Row]:
     search, window = _skip_ahead(tx, search, window)
     source, plus = _plan(tx, search, window)
     direction = window.direction
-    rows = tx.all(
+    return tx.all(
         f"SELECT {_ROW} FROM "
         f"(SELECT seq AS key, {window.sort} AS moment FROM {source} WHERE {search.where.sql} "
         f"ORDER BY {plus}{window.sort} {direction}, {plus}seq {direction} LIMIT ? OFFSET ?) AS page "
         f"JOIN {search.schema.table} AS r ON r.seq = page.key ORDER BY page.moment {direction}, page.key {direction}",
         (*search.where.params, window.limit, window.offset),
     )
-    return wire_of(search.schema, rows)
 
 
 _ROW = "r.id, r.data, r.created_at, r.updated_at"
@@ -302,6 +319,17 @@ def wire_of(schema: Schema, rows: Sequence[Row]) -> list[Json]:
     return [
         record_tables.record_wire(schema.object_id, record_id, schema.without_leaving(data), created_at, updated_at)
         for (record_id, _, created_at, updated_at), data in zip(rows, documents, strict=True)
+    ]
+
+
+def texts_of(schema: Schema, rows: Sequence[Row]) -> list[str]:
+    """Return records in wire form, each as JSON."""
+    if schema.leaving:
+        return [jsontext.dumps(record) for record in wire_of(schema, rows)]
+    return [
+        f'{{"id":"{record_id}","objectId":"{schema.object_id}","data":{data},'
+        f'"createdAt":"{to_wire(created_at)}","updatedAt":"{to_wire(updated_at)}"}}'
+        for record_id, data, created_at, updated_at in rows
     ]
 
 

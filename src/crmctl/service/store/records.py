@@ -13,7 +13,7 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed, shown
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import Where, combine, compile_conditions, compile_part, holds_words
-from crmctl.service.store.record_pages import Paging, PartOfList, count_records, list_part, list_records, wire_of
+from crmctl.service.store.record_pages import Paging, PartOfList, count_records, list_part, list_records, wire_of, write_list
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
 from crmctl.service.store.tx import MAX_IN, Row, Stamp, Tx, all_in, required, to_wire
@@ -24,7 +24,7 @@ from crmctl.values.operators import Kind, Operator
 from crmctl.values.projection import project
 from crmctl.values.value_readers import Invalid, canonical_uuid, read_name
 
-__all__ = ["Paging", "PartOfList", "count_records", "list_part", "list_records"]
+__all__ = ["Paging", "PartOfList", "count_records", "list_part", "list_records", "write_list"]
 
 UPSERT = "upsert"
 
