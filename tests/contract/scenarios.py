@@ -70,11 +70,12 @@ class Scenario:
 
 
 def _contents(crm: RunningService) -> dict[str, list[Any]]:
-    """Return every row of every table, to notice any write."""
+    """Return every row of every table, to notice any write. The request log is written by itself, a moment after any request."""
 
     def read(tx: Any) -> dict[str, list[Any]]:
         catalogue = _CATALOGUES[type(tx.dialect)]
-        return {table: sorted(map(repr, tx.all(f"SELECT * FROM {table}"))) for (table,) in tx.all(catalogue)}
+        tables = [table for (table,) in tx.all(catalogue) if table != "request_log"]
+        return {table: sorted(map(repr, tx.all(f"SELECT * FROM {table}"))) for table in tables}
 
     return crm.engine.read(read)
 
