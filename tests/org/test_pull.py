@@ -246,6 +246,8 @@ def test_a_cut_line_a_link_out_and_a_huge_file(pulled: Path) -> None:
     people.write_bytes(whole[:-1])
     assert any("cut off" in row["problem"] for row in run_here("org", "verify", "crm").exits(11).json())
     with people.open("r+b") as file:
+        file.truncate(len(whole) + (32 << 20))
+        assert any("the line is longer than 16 MB" in row["problem"] for row in run_here("org", "verify", "crm").exits(11).json())
         file.truncate(2 << 30)
     assert "at most" in run_here("org", "verify", "crm").exits(11).json()[0]["problem"]
     people.unlink()

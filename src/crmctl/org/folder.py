@@ -8,6 +8,7 @@ import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, NoReturn, TypeVar, get_args
 
@@ -50,6 +51,7 @@ FREE_NAMES = ("README.md", "LICENSE", "LICENSE.md")
 """Other files that people may keep in the folder, besides names that begin with a dot."""
 
 MOST_BYTES = 1 << 30
+MOST_LINE = 16 << 20
 SPLIT_BYTES = 64_000_000
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{,199}\Z")
 _HINT = "crmctl org verify DIR names every problem"
@@ -250,7 +252,7 @@ class OrgFolder:
     def _lines(self, part: str) -> Iterator[tuple[str, Json]]:
         for name in self._files(part):
             with self.file(name).open("rb") as file:
-                for number, raw in enumerate(file, 1):
+                for number, raw in enumerate(iter(partial(file.readline, MOST_LINE), b""), 1):
                     yield f"{name}:{number}", _line(f"{name}:{number}", raw)
 
     def checksum_problems(self) -> Iterator[tuple[str, str]]:
@@ -310,7 +312,7 @@ def entry_id(section: str, entry: Json) -> str:
 def _line(place: str, raw: bytes) -> Json:
     """Return a line of a file as an object with an id. Raises RejectedError."""
     if not raw.endswith(b"\n"):
-        refuse(place, "the last line is cut off")
+        refuse(place, "the last line is cut off" if len(raw) < MOST_LINE else f"the line is longer than {size_text(MOST_LINE)}")
     try:
         document = jsontext.loads(raw, unique_keys=True)
     except ValueError as error:
