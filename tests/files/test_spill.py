@@ -29,6 +29,18 @@ def test_a_spill_leaves_no_file_and_is_gone_when_closed(tmp_path: Path, monkeypa
         ids.add("b")
 
 
+def test_only_equal_values_of_a_file_count_as_seen() -> None:
+    with Seen() as seen:
+        assert seen.first_line("name", "2026-01-31", 1) is None
+        assert seen.first_line("name", "2026-01-31T00:00:00Z", 2) is None
+        assert seen.first_line("name", {"city": "Paris"}, 3) is None
+        assert seen.first_line("name", {"city": "PARIS"}, 4) is None
+        assert seen.first_line("name", " cafe\N{COMBINING ACUTE ACCENT}", 5) is None
+        assert seen.first_line("name", "CAF\N{LATIN CAPITAL LETTER E WITH ACUTE}", 6) == 5
+        assert seen.first_line("name", 1.50, 7) is None
+        assert seen.first_line("name", "1.5", 8) == 7
+
+
 def test_an_abandoned_spill_is_closed_by_whichever_thread_collects_it() -> None:
     def numbers() -> Iterator[int]:
         with SeenIds() as ids:

@@ -36,7 +36,8 @@ from crmctl.models.numbers import check_numbers
 from crmctl.models.resources import Attribute, AttributeType
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.values.composites import SEPARATOR, Form, is_bare_amount, part_name, part_value
-from crmctl.values.equality import token_of
+from crmctl.values.equality import as_written
+from crmctl.values.folded_text import fold
 from crmctl.values.typed_text import PLAIN_DATE, PLAIN_EMAIL, Reader, read_email, split_list
 
 SCALARS = types_with(Trait.SCALAR)
@@ -501,7 +502,9 @@ class Seen(Spill):
 
         Ignores case, composition and outer blanks of text, and spellings of numbers.
         """
-        key = hashlib.blake2b(f"{slot}\0{token_of(value)}".encode(), digest_size=16).digest()
+        written = as_written(value)
+        text = fold(written.strip()) if isinstance(written, str) else jsontext.dumps(written)
+        key = hashlib.blake2b(f"{slot}\0{text}".encode(), digest_size=16).digest()
         inserted = self._db.execute("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", (key, line)).rowcount
         if inserted == 1:
             return None
