@@ -1,16 +1,20 @@
-"""Requests as bytes: pieces, pipelines, upgrades, trailers and what is no HTTP. On uvloop, and on asyncio as on Windows."""
+"""Requests as bytes: pieces, pipelines, upgrades, trailers and bytes that are not HTTP. On uvloop, and on asyncio as on Windows."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from crmctl.service.http.connections import HEAD_LIMIT
+from crmctl.service.http.connections import HEAD_LIMIT, REQUEST, Connection, Connections
 from tests.support.service import RunningService, running_service
 from tests.support.wire import Wire
 
@@ -66,12 +70,35 @@ def test_a_long_pipeline_is_answered_completely(service: RunningService) -> None
         assert [wire.answer()[0] for _ in range(2001)] == [201] + [200] * 2000
 
 
-def test_what_is_no_http_is_refused_after_the_answers_before_it(service: RunningService) -> None:
+def test_bytes_that_are_not_http_are_refused_after_earlier_answers(service: RunningService) -> None:
     with Wire(service.base_url, service.key) as wire:
         wire.send(creation(wire, "First") + creation(wire, "Second") + "no HTTP at all\r\n\r\n")
         assert [wire.answer()[0] for _ in range(3)] == [201, 201, 400]
         assert wire.is_ended()
     assert names(service) >= {"First", "Second"}
+
+
+def test_a_request_under_way_keeps_its_time_when_bytes_after_it_are_not_http() -> None:
+    class Silent(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return False
+
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return default
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        config = uvicorn.Config(endless, http=Connection, lifespan="off", log_config=None)
+        config.load()
+        connection = Connection(Connections(1, 15.0, list), config, ServerState())
+        connection.connection_made(Silent())
+        connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"\0" * 2 * HEAD_LIMIT)
+        assert connection.phase == REQUEST
+        connection.connection_lost(None)
+
+    asyncio.run(run())
 
 
 def test_a_broken_body_is_refused_and_nothing_done(service: RunningService) -> None:
@@ -113,7 +140,7 @@ def test_fields_after_a_body_are_no_headers(service: RunningService) -> None:
 
 
 @pytest.mark.parametrize("part", ["head", "extension", "trailer", "lines"])
-def test_what_grows_without_an_end_is_refused(service: RunningService, part: str) -> None:
+def test_endless_heads_and_trailers_are_refused(service: RunningService, part: str) -> None:
     with Wire(service.base_url, service.key) as wire:
         start = f"POST /api/v1/objects HTTP/1.1\r\n{wire.headers}"
         chunk = f"{start}Transfer-Encoding: chunked\r\n\r\n1"

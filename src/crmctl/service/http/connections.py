@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         self._part: str | None = None
         """HEAD or BODY while a part of a request is arriving."""
         self._unused = 0
-        """Bytes of the part that led to nothing yet: of a head, of what surrounds the chunks of a body."""
+        """Bytes since the last progress, in a head or around the chunks of a body."""
         self._discarded = 0
         self._refusal: Fault | None = None
         self._is_refused = False
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
                 return
         for start in range(0, len(data), _PIECE):
             if self.phase == CLOSING or self._refusal is not None:
-                return
+                break
             self._feed(data[start : start + _PIECE])
         self._look()
 
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         """Answer a request for another protocol as if it had not asked for one. llhttp would take its body for that protocol."""
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
         if method == b"CONNECT":
-            self._reject(BadRequest("this service is no proxy"))
+            self._reject(BadRequest("this service is not a proxy"))
             return
         lines = [b"%s: %s\r\n" % header for header in self._headers if header[0] != b"upgrade"]
         self._parser = httptools.HttpRequestParser(self)
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
     def drop(self) -> None:
         """Close in the middle of an answer, after sending what was written."""
         for cycle in self._cycles:
-            cycle.disconnected = True
+            _disconnect(cycle)
         self.transport.close()
 
     def _wait_for_reader(self, before: int | None = None) -> None:
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def _reject(self, refusal: Fault) -> None:
-        """Refuse what is not a request, after the answers to the requests before it."""
+        """Refuse bytes that are not a request, after the answers to earlier requests."""
         self._refusal = refusal
         broken = self._receiving if self._part == BODY else None
         if broken is not None:

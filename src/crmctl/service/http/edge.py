@@ -234,13 +234,13 @@ def _check_head(scope: Scope) -> None:
         raise BadRequest("a request must have one Host header", headers=CLOSE)
     if any(name == b"transfer-encoding" and (value.lower() != b"chunked" or version != "1.1") for name, value in headers):
         # A proxy could read it as a different request.
-        raise BadRequest("Transfer-Encoding must be chunked, and HTTP/1.1", headers=CLOSE)
+        raise BadRequest("Transfer-Encoding must be chunked, in a request of HTTP/1.1", headers=CLOSE)
     if sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) + len(scope["raw_path"]) + len(scope["query_string"]) > HEAD_LIMIT:
         raise head_too_large(HEAD_LIMIT)
 
 
 def _values(scope: Scope, name: bytes) -> list[str]:
-    """Return the values of every header with this name."""
+    """Return the values of every header with this name. Three of Starlette's Headers would take a twentieth of a request."""
     return [value.decode("latin-1") for header, value in scope["headers"] if header == name]
 
 
