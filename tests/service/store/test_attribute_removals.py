@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from crmctl.models import jsontext
 from crmctl.service.context import Context, ServiceSettings
 from crmctl.service.faults import BadRequest, Busy, Held
 from crmctl.service.jobs import worker
@@ -68,6 +69,8 @@ def test_a_deleted_attribute_disappears_at_once_and_pieces_change_nothing_visibl
     assert [record["data"] for record in seen] == [{"n": n, "t": '"code":1'} for n in range(COUNT)]
     assert all(one != other for one, other in zip(before, versions(store, things), strict=True))
     assert store.read(lambda tx: records.get_record(tx, things, seen[1]["id"])) == seen[1]
+    listed = store.read(lambda tx: records.write_list(tx, things, (), records.Paging(order="asc", limit=COUNT)))
+    assert jsontext.loads(listed) == {"records": seen, "pagination": {"total": COUNT, "limit": COUNT, "offset": 0}}
     with pytest.raises(BadRequest, match="code"):
         store.total(things, ("code", "isNotEmpty", "true"))
     with pytest.raises(BadRequest, match="code"):

@@ -15,8 +15,8 @@ from crmctl.models.jsontext import Json, JsonText
 from crmctl.service.faults import BadRequest
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import EVERYTHING, Where, combine, compile_conditions
-from crmctl.service.store.record_tables import Schema, load_schema
-from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required, to_wire
+from crmctl.service.store.record_tables import Schema, load_schema, record_text
+from crmctl.service.store.tx import MAX_IN, Row, Tx, all_in, required
 from crmctl.values.filters import Condition
 
 SORTS = record_tables.MOMENTS
@@ -115,8 +115,9 @@ def write_list(tx: Tx, object_id: str, conditions: Sequence[Condition], page: Pa
     Raises as list_records does."""
     schema = load_schema(tx, object_id)
     rows, total = _list_rows(tx, schema, conditions, page)
+    texts = (record_text(schema.object_id, record_id, schema.shown_json(data), *times) for record_id, data, *times in rows)
     pagination = f'{{"total":{total},"limit":{page.limit},"offset":{page.offset}}}'
-    return JsonText(f'{{"records":[{",".join(texts_of(schema, rows))}],"pagination":{pagination}}}')
+    return JsonText(f'{{"records":[{",".join(texts)}],"pagination":{pagination}}}')
 
 
 def _list_rows(
@@ -319,17 +320,6 @@ def wire_of(schema: Schema, rows: Sequence[Row]) -> list[Json]:
     return [
         record_tables.record_wire(schema.object_id, record_id, schema.without_leaving(data), created_at, updated_at)
         for (record_id, _, created_at, updated_at), data in zip(rows, documents, strict=True)
-    ]
-
-
-def texts_of(schema: Schema, rows: Sequence[Row]) -> list[str]:
-    """Return records in wire form, each as JSON."""
-    if schema.leaving:
-        return [jsontext.dumps(record) for record in wire_of(schema, rows)]
-    return [
-        f'{{"id":"{record_id}","objectId":"{schema.object_id}","data":{data},'
-        f'"createdAt":"{to_wire(created_at)}","updatedAt":"{to_wire(updated_at)}"}}'
-        for record_id, data, created_at, updated_at in rows
     ]
 
 

@@ -57,6 +57,12 @@ def record_wire(object_id: str, record_id: str, data: Json, created_at: int, upd
     return {"id": record_id, "objectId": object_id, "data": data, **times}
 
 
+def record_text(object_id: str, record_id: str, document: str, created_at: int, updated_at: int) -> str:
+    """Return the JSON of what `record_wire` returns, with the stored JSON of the values."""
+    times = f'"createdAt":"{to_wire(created_at)}","updatedAt":"{to_wire(updated_at)}"'
+    return f'{{"id":"{record_id}","objectId":"{object_id}","data":{document},{times}}}'
+
+
 def create_table(tx: Tx, object_number: int) -> None:
     table = table_name(object_number)
     text = tx.dialect.text
@@ -128,6 +134,10 @@ class Schema:
         for slug in self.leaving:
             data.pop(slug, None)
         return data
+
+    def shown_json(self, document: str) -> str:
+        """Return the JSON of the values that are shown: as it is stored, unless an attribute is being deleted."""
+        return jsontext.dumps(self.values_in(document)) if self.leaving else document
 
     @cached_property
     def every(self) -> Mapping[str, StoredAttribute]:

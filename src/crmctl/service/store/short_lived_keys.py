@@ -18,7 +18,7 @@ from crmctl.service.store.tx import Rows, Stamp, Tx, insert, to_micros, update
 
 SHORTEST, LONGEST = 5 * 60, 24 * 3600  # life of the keys of a trust
 WAIT_SECONDS, INTERVAL = 600, 5  # of a login for approval, and of its device between two polls
-KEPT_SECONDS = 3600  # after which an expired login cannot be told from an unknown one
+KEPT_SECONDS = 3600  # then the service forgets an expired login
 KEY_SECONDS = 12 * 3600
 LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # no vowels, which make words, and no digits, which look like letters
 PENDING, APPROVED, DENIED = "pending", "approved", "denied"

@@ -61,22 +61,16 @@ class _Connection(sqlite3.Connection):
     """Remembers its lock timeout, because setting it costs as much as a short transaction, and what readers found in its database."""
 
     _milliseconds: int | None = None
-    _version = 0
-    _memory: dict[str, Any] | None = None
+    _version: int | None = None
+    _memory: dict[str, Any]
 
-    def memory(self) -> dict[str, Any] | None:
-        """Return what transactions have read since the last commit of anybody, for the open transaction. None for a connection that writes:
-        it would not notice its own changes."""
-        if self._memory is not None:
-            # Within a transaction, this is the version of its snapshot.
-            version = self.execute("PRAGMA data_version").fetchone()[0]
-            if version != self._version or len(self._memory) > _MOST_REMEMBERED:
-                self._memory.clear()
-                self._version = version
+    def memory(self) -> dict[str, Any]:
+        """Return what transactions have read since the last commit of anybody. For readers only: a connection does not notice its own."""
+        # Within a transaction, this is the version of its snapshot.
+        version: int = self.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version or len(self._memory) > _MOST_REMEMBERED:
+            self._version, self._memory = version, {}
         return self._memory
-
-    def begin_to_remember(self) -> None:
-        self._memory = {}
 
     def wait_for_locks(self, seconds: float) -> None:
         """Wait at most this long for locks, in whole seconds from one on."""
@@ -89,11 +83,10 @@ class _Connection(sqlite3.Connection):
 class SqliteTx:
     dialect = SqliteDialect()
 
-    def __init__(self, connection: _Connection, by: str | None = None, end: float = math.inf) -> None:
+    def __init__(self, connection: _Connection, by: str | None = None, end: float = math.inf, memory: dict[str, Any] | None = None) -> None:
         self._connection = connection
         self._end = end
-        self._memory: dict[str, Any] | None = None
-        self._has_memory = False
+        self._memory = memory
         self.by = by
 
     def execute(self, sql: str, params: Params = ()) -> int:
@@ -105,8 +98,6 @@ class SqliteTx:
             self._connection.executemany(statement.replace("INSERT INTO", "INSERT OR FAIL INTO", 1), some)
 
     def remembered(self, key: str, read: Callable[[], T]) -> T:
-        if not self._has_memory:
-            self._memory, self._has_memory = self._connection.memory(), True
         if self._memory is None:
             return read()
         if key not in self._memory:
@@ -161,7 +152,7 @@ class SqliteEngine:
         connection = self._take_reader(self._busy_seconds if within is None else min(within, self._busy_seconds))
         try:
             end = self._limit(connection, within)
-            return self._run(connection, None if single else "BEGIN", lambda: fn(SqliteTx(connection, end=end)))
+            return self._run(connection, None if single else "BEGIN", lambda: fn(SqliteTx(connection, end=end, memory=connection.memory())))
         finally:
             self._give_back(connection)
 
@@ -285,11 +276,9 @@ class SqliteEngine:
             if self._idle:
                 return self._idle.pop()
         try:
-            connection = self._connect(*_READING, seconds=seconds)
+            return self._connect(*_READING, seconds=seconds)
         except sqlite3.OperationalError as error:
             raise _fault(error, is_writing=False) or error from error
-        connection.begin_to_remember()
-        return connection
 
     def _give_back(self, connection: _Connection) -> None:
         with self._pooling:
