@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import random
 import threading
 from collections.abc import Callable
@@ -14,13 +13,11 @@ from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
 from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob, Dispatcher, Removals, RequestLogWriter, Retention
 from crmctl.service.outbound.caller import Caller
-from crmctl.service.outbound.guard import TargetGuard
+from crmctl.service.outbound.guard import LOOPBACK, TargetGuard
 from crmctl.service.store import logs, webhooks
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.webhooks import PROVEN, UNPROVEN, WINDOW, Attempt, Due, Lane, read_figures
 from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
-
-LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 FIGURES_SECONDS = 5.0
 FIGURES_WITHIN = 2.0

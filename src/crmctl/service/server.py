@@ -59,7 +59,7 @@ def create_app(context: Context, metrics: Metrics | None = None, keep: Callable[
     routes: list[BaseRoute] = [route(context, endpoint, handler) for endpoint, handler in endpoints]
     routes += [*probes(context, metrics, document), *serving.routes(context), *oidc.routes(context), _Pages(context, document)]
 
-    return Edge(Router(routes, redirect_slashes=False), context, metrics or Metrics(), keep)
+    return Edge(Router(routes, redirect_slashes=False), context, metrics, keep)
 
 
 class _Pages(BaseRoute):

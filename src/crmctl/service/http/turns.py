@@ -71,6 +71,7 @@ class FairLimiter:
 
     async def _enter(self, share: _Share, seconds: float) -> None:
         if not (share.turns.locked() or self._places.locked()):
+            # Nothing to wait for, and so nothing to time or to give back.
             await share.turns.acquire()
             await self._places.acquire()
             return

@@ -21,14 +21,13 @@ from starlette.responses import Response
 from crmctl.errors import reason
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.background import LOOPBACK
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
 from crmctl.service.http.edge import client_address
 from crmctl.service.http.endpoint import NamedRoute, read_body
 from crmctl.service.http.json_answers import JsonAnswer, rate_limited
 from crmctl.service.outbound.caller import Caller
-from crmctl.service.outbound.guard import CallFailedError, TargetGuard
+from crmctl.service.outbound.guard import LOOPBACK, CallFailedError, TargetGuard
 from crmctl.service.store import keys, logs, short_lived_keys
 from crmctl.service.store.short_lived_keys import Trust
 from crmctl.service.store.tx import Tx

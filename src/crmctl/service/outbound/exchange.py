@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import httpcore
 
 from crmctl.errors import reason
+from crmctl.frozen import frozen
 from crmctl.service.outbound.guard import CallFailedError, ForbiddenTargetError, TargetGuard, VettedAddress
 
 MOST_HEAD = 100 * 1024
@@ -72,44 +73,42 @@ def _left(deadline: float, late: type[Exception]) -> float:
     return seconds_left
 
 
-def exchange(
-    guard: TargetGuard,
-    trusted: Callable[[], ssl.SSLContext],
-    method: str,
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    most: int,
-    seconds: float,
-) -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers, and the first `most` bytes of the body. Raises CallFailedError, also after so many `seconds`."""
-    received, deadline = b"", time.monotonic() + seconds
-    try:
-        target = guard.vet(url, seconds)
-        own = {"host": _host_header(target), "connection": "close"}
-        sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
-        address = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
-        backend = _Backend(target.address, deadline)
-        authorities = trusted() if target.scheme == "https" else None
-        with (
-            httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
-            pool.stream(method, address, headers=sent, content=body) as response,
-        ):
-            if backend.stream is not None:
-                backend.stream.is_answered = True
-            for piece in response.iter_stream():
-                received += piece
-                if len(received) >= most:
-                    break
-        answered = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-        return response.status, answered, received[:most]
-    except ForbiddenTargetError as problem:
-        raise CallFailedError(str(problem)) from problem
-    except httpcore.TimeoutException as problem:
-        raise CallFailedError(f"{type(problem).__name__}: not done within {seconds:g} seconds") from problem
-    except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as problem:
-        raise CallFailedError(f"{type(problem).__name__}: {_why(problem)}") from problem
+@frozen
+class Exchange:
+    """A request and its answer within `seconds`, at an address that the guard allows."""
+
+    guard: TargetGuard
+    trusted: Callable[[], ssl.SSLContext]
+    seconds: float
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes, most: int) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers, and the first `most` bytes of the body. Raises CallFailedError, also when the time is over."""
+        received, deadline = b"", time.monotonic() + self.seconds
+        try:
+            target = self.guard.vet(url, self.seconds)
+            own = {"host": _host_header(target), "connection": "close"}
+            sent = [(name.encode("ascii"), value.encode("ascii")) for name, value in {**headers, **own}.items()]
+            address = httpcore.URL(scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode())
+            backend = _Backend(target.address, deadline)
+            authorities = self.trusted() if target.scheme == "https" else None
+            with (
+                httpcore.ConnectionPool(ssl_context=authorities, network_backend=backend) as pool,
+                pool.stream(method, address, headers=sent, content=body) as response,
+            ):
+                if backend.stream is not None:
+                    backend.stream.is_answered = True
+                for piece in response.iter_stream():
+                    received += piece
+                    if len(received) >= most:
+                        break
+            answered = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            return response.status, answered, received[:most]
+        except ForbiddenTargetError as problem:
+            raise CallFailedError(str(problem)) from problem
+        except httpcore.TimeoutException as problem:
+            raise CallFailedError(f"{type(problem).__name__}: not done within {self.seconds:g} seconds") from problem
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as problem:
+            raise CallFailedError(f"{type(problem).__name__}: {_why(problem)}") from problem
 
 
 def _why(problem: Exception) -> str:

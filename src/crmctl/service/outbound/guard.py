@@ -30,6 +30,8 @@ class CallFailedError(Exception):
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+LOOPBACK: tuple[Network, ...] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+
 _SPECIAL: tuple[tuple[Network, str], ...] = tuple(
     (ipaddress.ip_network(network), name)
     for network, name in (
