@@ -34,7 +34,7 @@ class TestService:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self.process.communicate(timeout=STOP_SECONDS)
+            self._end()
             raise UsageError(f"the test double does not start (exit code {self.process.returncode}); its error is on stderr")
         ready = json.loads(line)
         self.url: str = ready["baseUrl"]
@@ -93,7 +93,14 @@ class TestService:
         if "client" in self.__dict__:
             self.client.close()
         self.process.terminate()
-        self.process.communicate(timeout=STOP_SECONDS)
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self.process.communicate(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
 
 
 @frozen

@@ -38,7 +38,7 @@ from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.http.schemas import integer, read_query, read_shape
 from crmctl.service.store import change_log, webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
-from crmctl.service.store.tx import Rows, to_micros, to_wire
+from crmctl.service.store.tx import Rows, required, to_micros, to_wire
 from crmctl.values.moments import read_moment, read_span
 
 if TYPE_CHECKING:
@@ -370,11 +370,12 @@ class TestDouble:
 
     async def _show_deliveries(self, request: Request) -> Response:
         query = read_query(request.scope["query_string"], WAIT)
-        read = partial(self._engine.read, lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
+        count = partial(self._engine.read, lambda tx: required(tx.one(f"SELECT count(*) FROM {_DELIVERIES.table}"))[0])
         end = self.clock.monotonic() + query["timeout"]
-        while len(deliveries := await asyncio.to_thread(read)) < query["count"] and self.clock.monotonic() < end:
+        while await asyncio.to_thread(count) < query["count"] and self.clock.monotonic() < end:
             await asyncio.sleep(0.01)
-        return JsonAnswer(deliveries)
+        read = partial(self._engine.read, lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
+        return JsonAnswer(await asyncio.to_thread(read))
 
 
 async def _text(request: Request, field: str) -> str:
