@@ -32,7 +32,7 @@ OUR_TEXTS = {
     "service/console:actions_of": "our own text about a field",
     "service/console:changes": "our own text about a field",
     "service/definitions:load_yaml": "yaml_text's own text, through reason",
-    "service/outbound:exchange": "kinds of failed calls, as the delivery log stores them",
+    "service/outbound:send": "kinds of failed calls, as the delivery log stores them",
     "service/store:_short": "one word of PostgreSQL's, for the single error that is shown",
     "plan:_read_file": "the place of a mistake",
     "service/oidc:check_token": "the name of a claim",

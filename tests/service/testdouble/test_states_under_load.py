@@ -63,14 +63,16 @@ def test_requests_wait_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch) -
 
 def test_waits_for_deliveries_do_not_hold_up_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     double, deliveries = doubles.TestDouble(), list[Any]()
-    monkeypatch.setattr(double, "_engine", SimpleNamespace(read=lambda _: list(deliveries)), raising=False)
+    tx = SimpleNamespace(one=lambda *_: (len(deliveries),), all=lambda *_: list(deliveries))
+    monkeypatch.setattr(double, "_engine", SimpleNamespace(read=lambda read: read(tx)), raising=False)
+    monkeypatch.setattr(doubles.change_log, "is_waiting", lambda _: False)
     monkeypatch.setattr(double, "_save", lambda: doubles.State(None, {}, 0.0))  # type: ignore[arg-type]
 
     async def run() -> list[int]:
         waits = [asyncio.ensure_future(call(double, "GET", "/_test/deliveries", b"count=1&timeout=600")) for _ in range(100)]
         saved = await call(double, "PUT", "/_test/snapshots/a")
         assert not any(wait.done() for wait in waits)
-        deliveries.append({"type": "record.created"})
+        deliveries.append(("record.created", "http://localhost/hook", 200, "{}", "{}"))
         return [saved, *await asyncio.gather(*waits)]
 
     assert asyncio.run(run()) == [200] * 101

@@ -77,6 +77,6 @@ class Caller:
         return Attempt(due, at, time.monotonic() - started, *answer)
 
     def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes, most: int) -> tuple[int, dict[str, str], bytes]:
-        from crmctl.service.outbound.exchange import Exchange
+        from crmctl.service.outbound.exchange import VettedExchange
 
-        return Exchange(self.guard, self.trusted, self.seconds).send(method, url, headers, body, most)
+        return VettedExchange(self.guard, self.trusted, self.seconds).send(method, url, headers, body, most)

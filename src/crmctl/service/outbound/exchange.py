@@ -74,7 +74,7 @@ def _left(deadline: float, late: type[Exception]) -> float:
 
 
 @frozen
-class Exchange:
+class VettedExchange:
     """A request and its answer within `seconds`, at an address that the guard allows."""
 
     guard: TargetGuard
