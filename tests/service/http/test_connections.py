@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -51,6 +52,21 @@ def test_an_incomplete_head_times_out(hasty: RunningService) -> None:
         assert (status, json.loads(body)["error"], headers["connection"]) == (408, "request_timeout", "close")
         assert set(headers) >= RATE_HEADERS
         assert wire.is_ended()
+
+
+def test_a_client_that_keeps_a_refused_connection_open_is_disconnected(hasty: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, lose = Event(), Connection.connection_lost
+
+    def note(connection: Connection, error: Exception | None) -> None:
+        lose(connection, error)
+        lost.set()
+
+    monkeypatch.setattr("crmctl.service.http.connections.REST_SECONDS", 0.1)
+    monkeypatch.setattr(Connection, "connection_lost", note)
+    with Wire(hasty.base_url) as wire:
+        wire.send("GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        assert wire.answer()[0] == 408
+        assert lost.wait(10)
 
 
 def test_sending_slowly_does_not_extend_the_timeout(hasty: RunningService) -> None:

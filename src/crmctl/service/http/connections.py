@@ -327,6 +327,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(self._deadline, self._expire) if self._deadline < math.inf else None
 
     def _expire(self) -> None:
+        self._timer = None
         if self._loop.time() < self._deadline:
             self._set_timer()
         elif self._part == HEAD and self.phase == HEAD:
