@@ -115,6 +115,27 @@ def test_an_import_outlives_its_key_five_times(service: RunningService, issuer: 
     assert service.client.get(f"/api/v1/objects/{service.object_id('people')}/records").json()["pagination"]["total"] == rows
 
 
+def test_an_import_whose_key_github_does_not_renew_stops_and_knows_all_rows(service: RunningService, issuer: Issuer, clock: Ahead) -> None:
+    environ = on_github(issuer)
+    log_in(service, environ).ok()
+    rows, read, admissions = 1200, service.engine.read, 0
+
+    def expire(fn: Any, **options: Any) -> Any:
+        nonlocal admissions
+        admissions += bool(options.get("single"))
+        clock.offset += 400 * (admissions == 10)  # among the batches
+        return read(fn, **options)
+
+    service.engine.read = expire
+    Path("people.csv").write_text("email\n" + "".join(f"p{number}@example.com\n" for number in range(rows)))
+    refusing = environ | {"ACTIONS_ID_TOKEN_REQUEST_URL": f"{service.base_url}/nothing"}
+    stopped = run_crmctl("bulk", "import", "people", "people.csv", "--concurrency", "1", "--mirror", "never", env=refusing).exits(4)
+    del service.engine.read
+    assert stopped.error()["message"] == "GitHub gave this job no identity token"
+    summary = stopped.json()
+    assert (summary["created"] + summary["unsent"], summary["inDoubt"], summary["failed"]) == (rows, 0, 0)
+
+
 def test_claims_are_explained_and_compared(service: RunningService, issuer: Issuer) -> None:
     token = issuer.token(service.base_url, event_name="pull_request")
     words, environ = ("auth", "explain", "--base-url", service.base_url, "-o", "json"), {"CRMCTL_API_KEY": service.key}

@@ -94,7 +94,11 @@ class OidcKeys:
                 raise DeniedError(f"cannot read {FILE_VARIABLE} {path}: {reason(error)}", code="no_identity") from error
         if (url := environ.get(GITHUB_URL)) and (bearer := environ.get(GITHUB_TOKEN)):
             address = f"{url}{'&' if '?' in url else '?'}audience={quote(self.base_url, safe='')}"
-            return str(self._send(address, ("value",), bearer=bearer)["value"]), GITHUB_URL
+            try:
+                return str(self._send(address, ("value",), bearer=bearer)["value"]), GITHUB_URL
+            except RejectedError as error:  # of the job, not of what it sends
+                hint = "permissions: {id-token: write}"
+                raise DeniedError("GitHub gave this job no identity token", hint=hint, code="no_identity") from error
         if token := environ.get(TOKEN_VARIABLE, "").strip():
             return token, TOKEN_VARIABLE
         hint = f"GitHub: permissions: {{id-token: write}}; GitLab: id_tokens: {{{TOKEN_VARIABLE}: {{aud: ...}}}}; else {FILE_VARIABLE}"
