@@ -171,8 +171,10 @@ def _outside(data: CheckedData, column: Attribute, fits: Callable[[str], bool]) 
             yield record.id, f"{column.slug} is {shorten(other)!r}"
 
 
-def _whole_match(pattern: str) -> Callable[[str], bool]:
+def _whole_match(pattern: object) -> Callable[[str], bool]:
     """Return a test of whole texts by pydantic's engine, which takes no longer than a text is long. Raises ValueError."""
+    if not isinstance(pattern, str):
+        raise ValueError("must be text")
     try:
         SchemaValidator(core_schema.str_schema(pattern=pattern))  # by itself: its parentheses may not close the group below
         return SchemaValidator(core_schema.str_schema(pattern=rf"\A(?:{pattern})\z")).isinstance_python
