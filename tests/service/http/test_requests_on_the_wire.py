@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from crmctl.service.http.connections import HEAD_LIMIT, REQUEST, Connection, Connections
@@ -78,24 +80,45 @@ def test_bytes_that_are_not_http_are_refused_after_earlier_answers(service: Runn
     assert names(service) >= {"First", "Second"}
 
 
-def test_a_request_under_way_keeps_its_time_when_bytes_after_it_are_not_http() -> None:
-    class Silent(asyncio.Transport):
-        def is_closing(self) -> bool:
-            return False
+class Silent(asyncio.Transport):
+    """A transport that takes everything and sends nothing."""
 
-        def get_extra_info(self, name: str, default: Any = None) -> Any:
-            return default
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def pause_reading(self) -> None: ...
+
+
+def connection_with(data: bytes) -> Connection:
+    """Return a connection that received these bytes, and whose requests are never answered. For a running event loop."""
 
     async def endless(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.Event().wait()
 
+    config = uvicorn.Config(endless, http=Connection, lifespan="off", log_config=None)
+    config.load()
+    connection = Connection(Connections(1, 15.0, list), config, ServerState())
+    connection.connection_made(Silent())
+    connection.data_received(data)
+    return connection
+
+
+def test_a_request_under_way_keeps_its_time_when_bytes_after_it_are_not_http() -> None:
     async def run() -> None:
-        config = uvicorn.Config(endless, http=Connection, lifespan="off", log_config=None)
-        config.load()
-        connection = Connection(Connections(1, 15.0, list), config, ServerState())
-        connection.connection_made(Silent())
-        connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"\0" * 2 * HEAD_LIMIT)
+        connection = connection_with(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"\0" * 2 * HEAD_LIMIT)
         assert connection.phase == REQUEST
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_requests_that_wait_for_their_turn_take_little_memory() -> None:
+    async def run() -> None:
+        connection = connection_with(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000)
+        assert sum(isinstance(item, RequestResponseCycle) for item in gc.get_objects()) < 200
         connection.connection_lost(None)
 
     asyncio.run(run())
