@@ -187,6 +187,16 @@ def test_refused_rows_are_named(crm: RunningService, other: RunningService) -> N
     assert len(other.client.get(f"/api/v1/objects/{other.object_id('people')}/records").json()["records"]) == 3
 
 
+def test_backups_of_editors_are_not_applied(crm: RunningService, pulled: Path) -> None:
+    for kept in [Path("crm/records/people.jsonl"), *Path("crm/workflows").iterdir()]:
+        for name in (f"{kept.name}~", f"{kept.stem}.bak"):
+            kept.with_name(name).write_bytes(kept.read_bytes())
+        if kept.suffix == ".yaml":
+            kept.write_text(kept.read_text().replace("name: ", "name: New ", 1))
+    plan = run_here("org", "apply", "crm", "--edited", "--dry-run").ok().json()
+    assert (plan["changes"], plan["workflows"]["create"]) == (1, 1)
+
+
 def test_an_edited_folder_needs_consent_and_protected_or_read_only_profiles_refuse(crm: RunningService, pulled: Path) -> None:
     people = lines_of(Path("crm/records/people.jsonl"))
     people[0]["data"]["job_title"] = "Countess"

@@ -106,10 +106,10 @@ class OrgSettings(SpecPart):
     """The content of `org.toml`. `objects` is empty for all. `keep` under `mask` names attributes that a mask leaves alone."""
 
     format: int = FORMAT
-    objects: Sequence[str] = ()
-    parts: Sequence[Part] = Field([part for part in get_args(Part) if part != FILES], alias="with")
+    objects: list[str] = Field(default_factory=list)
+    parts: list[Part] = Field([part for part in get_args(Part) if part != FILES], alias="with")
     keys: Mapping[str, str] = Field(default_factory=dict)
-    mask: Mapping[Literal["keep"], Sequence[str]] = Field(default_factory=dict)
+    mask: Mapping[Literal["keep"], list[str]] = Field(default_factory=dict)
 
     @staticmethod
     def read(path: Path) -> OrgSettings:
@@ -211,9 +211,10 @@ class OrgFolder:
             refuse(name, f"has {size_text(path.stat().st_size)}; crmctl reads files of at most {size_text(MOST_BYTES)}")
         return path
 
-    def _files(self, name: str) -> list[str]:
-        """Return the files of a part: one, or those of its folder, such as the pieces of a large object."""
-        return [file for file in self._names if file.rpartition(".")[0] == name or file == name or file.startswith(f"{name}/")]
+    def _files(self, part: str, ending: str) -> list[str]:
+        """Return the files of a part: one, or those of its folder, such as the pieces of a large object. Other files, such as the backups
+        of editors, are none."""
+        return [name for name in self._names if name == part + ending or (name.rpartition("/")[0] == part and name.endswith(ending))]
 
     def rows(self) -> Iterator[OrgRow]:
         for slug in self.objects:
@@ -234,7 +235,7 @@ class OrgFolder:
     def entries(self, section: str) -> Iterator[OrgRow]:
         """Yield the entries of a section, with their names as ids."""
         key, is_list = SECTIONS[section], section not in ENTRY_FILES
-        for name in [name for name in self._files(section) if is_list is (name == f"{section}.yaml")]:
+        for name in [name for name in self._files(section, ".yaml") if is_list is (name == f"{section}.yaml")]:
             try:
                 content, lines = yaml_text.loads_with_lines(self.file(name).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
@@ -250,7 +251,7 @@ class OrgFolder:
                 yield OrgRow(f" {section}", entry_id(section, entry), entry, place)
 
     def _lines(self, part: str) -> Iterator[tuple[str, Json]]:
-        for name in self._files(part):
+        for name in self._files(part, ".jsonl"):
             with self.file(name).open("rb") as file:
                 for number, raw in enumerate(iter(partial(file.readline, MOST_LINE), b""), 1):
                     yield f"{name}:{number}", _line(f"{name}:{number}", raw)
