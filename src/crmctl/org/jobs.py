@@ -269,8 +269,12 @@ def _undo_entries(context: BulkContext, step: OrgStep, result: Json, *, dry_run:
     for source, note in step.notes().items():
         if note["id"] is not None:
             result["activities" if step.object == "activities" else "entries"] += 1
-            if not dry_run and (why := take_back(context, step.object, note["id"], note["sent"], note["before"])) is not None:
+            if dry_run:
+                continue
+            if (why := take_back(context, step.object, note["id"], note["sent"], note["before"])) is not None:
                 result["left"].append(f"{step.object} {source}: {why}")
+            else:
+                step.note(source, **{**note, "id": None})  # a later apply must not wait until lists show it
 
 
 def _undo_schema(context: BulkContext, step: OrgStep, result: Json, *, dry_run: bool) -> None:
