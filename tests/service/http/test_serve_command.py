@@ -48,6 +48,7 @@ def run_without(library: str, command: list[str]) -> subprocess.CompletedProcess
         ("uvicorn", ["serve"]),
         ("starlette", ["serve"]),
         ("prometheus_client", ["serve"]),
+        ("httptools", ["serve", "--ephemeral"]),
         ("cronsim", ["service", "load", "-"]),
         ("jinja2", ["service", "dump"]),
     ],

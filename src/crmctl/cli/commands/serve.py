@@ -266,8 +266,9 @@ def _serve_double(
 ) -> None:
     """Serve from a temporary directory until a signal, until the owner ends and so closes stdin, or until the fixture fails. Raises
     UsageError for a bad option, and the error of the fixture."""
-    from crmctl.service.server import Server
-    from crmctl.service.testdouble.double import TestDouble
+    with service_libraries():
+        from crmctl.service.server import Server
+        from crmctl.service.testdouble.double import TestDouble
 
     start = None if clock is None else read_moment(clock, runtime.clock.now()).at.timestamp()
     commands = {} if fixture is None else _read_fixture(fixture)
