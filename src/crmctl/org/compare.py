@@ -315,13 +315,13 @@ class OrgComparison(OrgTables):
 
     def __init__(self, folder: OrgFolder, matches: Iterable[str]) -> None:
         """`matches`: options OBJECT=ATTR that replace the keys of the folder's settings. Raises UsageError for wrong ones."""
-        super().__init__(folder.schema.objects)
-        self.folder = folder
-        self.kinds: Sequence[str] = (ACTIVITY_ROWS, *SECTION_ROWS)
         attributes = present_of(folder.schema).attributes
         chosen = dict(object_option(folder.objects, text, "=", "--match OBJECT=ATTR, for example people=email") for text in matches)
         keys = {slug: key for slug, key in {**folder.settings.keys, **chosen}.items() if slug in attributes}
-        self._rules = {slug: key_rule([key], [*attributes[slug].values()], "--match") for slug, key in keys.items()}
+        rules = {slug: key_rule([key], [*attributes[slug].values()], "--match") for slug, key in keys.items()}
+        super().__init__(folder.schema.objects)  # opens a database, which an error after it would leave open
+        self.folder, self._rules = folder, rules
+        self.kinds: Sequence[str] = (ACTIVITY_ROWS, *SECTION_ROWS)
         self._attributes = {**attributes, MEMBER_ROWS: {"email": EMAIL}}
 
     def match(self, id_map: Mapping[str, str], members: Iterable[Json]) -> None:
