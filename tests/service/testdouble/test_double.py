@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import httpx
 import pytest
 
 from crmctl.models.scopes import SCOPES
-from tests.support.cli import run_crmctl
+from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.double import Double, ephemeral
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.receiver import Receiver
@@ -124,6 +125,15 @@ def test_a_delay_ends_with_its_rule_and_the_request_runs_without_its_client(doub
         wait_until(lambda: bool(double.control("GET", "requests").json()))
     double.control("DELETE", "faults")
     wait_until(lambda: double.count() == 1)
+
+
+def test_a_delay_does_not_hold_up_the_end() -> None:
+    with start_crmctl("serve", "--ephemeral", "--fault", "GET /api/* -> delay=1000s") as process:
+        ready = json.loads(process.stdout.readline())
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(f"{ready['baseUrl']}/api/v1/objects", timeout=0.5, trust_env=False)
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=PATIENCE) == ("", ""), "nothing is cancelled"
 
 
 def test_stale_answers_show_old_data(double: Double) -> None:

@@ -65,6 +65,8 @@ class Connections:
         self.head_seconds = head_seconds
         self.headers = headers
         self.open: dict[Connection, None] = {}
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when the service begins to stop."""
 
     def evict(self) -> None:
         """Close the oldest connections without a request. If there are none, close those between two requests, and last one whose body is
@@ -519,6 +521,7 @@ class ListeningServer(uvicorn.Server):
             self._accepting.cancel()
             await asyncio.wait([self._accepting])
         self._listener.close()
+        self._registry.on_stop()
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown([])
         # Clients that have not read their answers by now are disconnected.

@@ -244,6 +244,10 @@ class TestDouble:
         finally:
             self._active -= 1
 
+    def end_delays(self) -> None:
+        """Let no request wait any longer: the service stops."""
+        self._released.set()
+
     def _begin_faults(self) -> None:
         """Return to the rules and the chances of the start. Equal seeds give equal faults."""
         self._rules = [parse_rule(text) for text in self._first_rules]
