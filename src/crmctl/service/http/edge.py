@@ -257,7 +257,7 @@ def client_address(scope: Scope) -> str | None:
     if peer not in ("127.0.0.1", "::1") or not reported:
         return peer
     try:
-        return str(ipaddress.ip_address(reported[0].rpartition(",")[2].strip()))
+        return str(ipaddress.ip_address(reported[-1].rpartition(",")[2].strip()))
     except ValueError:
         return peer
 
