@@ -79,10 +79,10 @@ def target_of(path: Path) -> Path:
     """Return the file behind links; a pipe or device as given, because /dev/stdout leads to no path. Raises UsageError for a loop."""
     if is_special(path):
         return path
-    try:
-        return path.resolve()
-    except (RuntimeError, OSError) as error:
-        raise UsageError(f"cannot write {path}: its symbolic links form a loop", code="unwritable_file") from error
+    with suppress(RuntimeError, OSError):
+        if not (target := path.resolve()).is_symlink():  # from Python 3.13 on, a loop is returned
+            return target
+    raise UsageError(f"cannot write {path}: its symbolic links form a loop", code="unwritable_file")
 
 
 def is_special(path: Path) -> bool:
