@@ -218,6 +218,7 @@ def test_the_keys_of_an_issuer_are_cached() -> None:
         (("--gitlab", "acme/data"), "--gitlab needs --project-id N"),
         (("--github", "acme"), "--github must be OWNER/REPO, not 'acme'"),
         ((), "a trust needs one of --github, --gitlab and --issuer"),
+        (("--gitlab", "acme/data", "--project-id", "1", "--workflow", "x.yml"), "--workflow needs --github"),
         (("--issuer", "http://x.example.com", "--claim", "a_id=1"), "--issuer must be an address with https"),
         (("--issuer", "https://x.example.com", "--claim", "a"), "--claim 'a' is not NAME=VALUE"),
     ],

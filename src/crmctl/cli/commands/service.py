@@ -440,6 +440,8 @@ def add_trust(
     """
     if (github is not None) + (gitlab is not None) > 1 or not (github or gitlab or issuer):
         raise UsageError("a trust needs one of --github, --gitlab and --issuer", hint="crmctl service trust add --help")
+    if workflow and not github:  # ignored, it would not limit the trust
+        raise UsageError("--workflow needs --github", hint="--claim NAME=VALUE limits the jobs of other issuers")
     expected: dict[str, str] = {}
     for forge, path, number in (("github", github, repository_id), ("gitlab", gitlab, project_id)):
         if path:
