@@ -90,7 +90,7 @@ def test_undo_takes_the_whole_apply_back(pulled: Path, other: RunningService) ->
     )  # fmt: skip
     again = run_here("org", "apply", "crm", env=at(other)).ok()
     assert again.json()["job"] != job, "after an undo, everything is created again"
-    assert "waiting" not in again.stderr, "nobody waits until lists show what was undone"
+    assert "waiting" not in again.err, "nobody waits until lists show what was undone"
 
 
 def test_apply_is_additive_and_prune_is_limited(crm: RunningService, pulled: Path) -> None:
