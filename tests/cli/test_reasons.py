@@ -158,6 +158,22 @@ def test_why_records_are_not_deleted_is_on_stderr(crm: RunningService, monkeypat
     assert "the record is locked by an audit" in run_here("bulk", *words, "--yes").exits(10).error()["message"]
 
 
+def test_why_rows_are_in_doubt_is_on_stderr(crm: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.csv").write_text(BOTH.format("bob@acme.com"))
+    send = HttpTransport.send
+
+    def loses_answers_and_hides_records(transport: HttpTransport, request: Request) -> Response:
+        answer = send(transport, request)
+        if request.url.endswith("/bulk"):
+            raise NetworkError("the line is cut", outcome_unknown=True)
+        hides = "/records" in request.url
+        return Response(403, {"content-type": "application/json"}, b'{"message": "not for you"}') if hides else answer
+
+    monkeypatch.setattr(HttpTransport, "send", loses_answers_and_hides_records)
+    error = run_here("bulk", "import", "people", "a.csv", "--settle", "0").exits(10).error()
+    assert error["message"] == "not every row was written: 2 in doubt: the line is cut"
+
+
 WORDS = {
     "403": (
         403,

@@ -19,7 +19,7 @@ from crmctl.models.field_paths import delimited_row
 from crmctl.models.findings import Finding
 from crmctl.write.database import RESULT_FILES, JobState, RowState
 from crmctl.write.jobs import Summary, exit_code, summarize
-from crmctl.write.journal import CREATED, RIVALS, Journal, RowEntry, surplus_records
+from crmctl.write.journal import CREATED, RIVALS, Journal, RowEntry, doubtful, surplus_records
 
 KEPT = 100
 """Maximum number of findings kept in memory; the file of failed rows holds all of them."""
@@ -144,7 +144,10 @@ def outcome_of(
         is_rejected = journal.state is JobState.REJECTED or exit_code(result.summary.counts) is ExitCode.REJECTED
         if is_rejected and not unlinked:
             _raise_rejected(result, journal.refusals())
-        _raise_partial(result, journal.refusals(), hint)
+        reasons = journal.refusals()
+        if not reasons and result.summary.counts[RowState.IN_DOUBT]:
+            reasons = [*dict.fromkeys(batch.reason for batch in doubtful(journal) if batch.reason)]
+        _raise_partial(result, reasons, hint)
     except CrmctlError as failure:
         return replace(result, error=failure)
     return result
@@ -162,8 +165,9 @@ def _raise_rejected(result: ImportResult, refusals: Sequence[str]) -> None:
     raise _orphans(document["rejected"], refusals) if refusals else rejected_rows(document["rejected"])
 
 
-def _raise_partial(result: ImportResult, refusals: Sequence[str], hint: str | None) -> None:
-    """Raise PartialError unless every row was written once. `hint`: the command that goes on with the job."""
+def _raise_partial(result: ImportResult, reasons: Sequence[str], hint: str | None) -> None:
+    """Raise PartialError unless every row was written once. `reasons`: why rows failed or are in doubt; `hint`: the command that goes on
+    with the job."""
     document, duplicates = result.summary.to_document(), result.summary.duplicates
     counts = {name: document[name] for name in IN_WORDS if document[name]}
     twice = duplicates_text(duplicates) if duplicates else ""
@@ -181,7 +185,7 @@ def _raise_partial(result: ImportResult, refusals: Sequence[str], hint: str | No
             if named := document["files"]["inDoubt"]:
                 hint += f"; {named} names them: import those whose values are not in the service"
         notes = {"notes": list(result.notes)} if document["inDoubt"] and result.notes else {}
-        why = _said(refusals)
+        why = _said(reasons)
         besides = f"; {twice}: {repair} names them" if twice else ""
         raise PartialError(f"not every row was written: {text}{why}{besides}", hint=hint or correct, details={**counts, **extra, **notes})
 
@@ -209,7 +213,7 @@ def service_words(reasons: Iterable[str]) -> str:
 
 
 def _said(reasons: Sequence[str]) -> str:
-    """Return the service's reason if all rows share it, else the reason for the first row."""
+    """Return the reason if all rows share it, else the reason for the first row."""
     if not reasons:
         return ""
     return f": {reasons[0]}" if len(reasons) == 1 else f", the first with: {reasons[0]}"

@@ -80,10 +80,8 @@ class Header:
 
 
 class SentBatch(NamedTuple):
-    """A batch in the journal: its rows, the digest of the data sent, its attempts, and Unix times of the last send and of the answer.
-
-    `size` counts its rows; of a batch in doubt, those still open.
-    """
+    """A batch in the journal: its rows, the digest of the data sent, its attempts, Unix times of the last send and of the answer, and the
+    reason for its state. `size` counts its rows; of a batch in doubt, those still open."""
 
     number: int
     first: int
@@ -96,6 +94,7 @@ class SentBatch(NamedTuple):
     settled_at: float | None
     created: int
     updated: int
+    reason: str | None
 
     @property
     def was_acknowledged(self) -> bool:
@@ -264,7 +263,7 @@ class Journal:
     # -- batches ---------------------------------------------------------------------------------------------------------------------
 
     def batches(self) -> list[SentBatch]:
-        query = "SELECT no, first, last, size, digest, state, attempt, sent_at, settled_at, created, updated FROM batch ORDER BY no"
+        query = "SELECT no, first, last, size, digest, state, attempt, sent_at, settled_at, created, updated, reason FROM batch ORDER BY 1"
         with self._lock:
             return [SentBatch._make((*row[:5], BatchState(row[5]), *row[6:])) for row in self._db.execute(query)]
 

@@ -109,7 +109,7 @@ EXCLUSIVE = ("status", "drop", "cut", "stale", "twice")  # a rule has at most on
 EFFECTS = (*EXCLUSIVE, "retry-after", "after", "delay")
 FLAGS = ("after", "twice")
 
-_RULE = re.compile(r"\s*(\S+)\s+(/\S*?)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
+_RULE = re.compile(r"\s*(\S+)\s+([/*]\S*?)\s*(?:\[([^\]]*)\]\s*)?->(.*)", re.DOTALL)
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Duration = Annotated[float, BeforeValidator(read_span)]
@@ -146,7 +146,7 @@ def parse_rule(text: str) -> FaultRule:
     try:
         match = _RULE.fullmatch(text)
         if match is None:
-            raise ValueError("must be METHOD PATH [nth=3] -> status=503 after")
+            raise ValueError("must be METHOD PATH [nth=3] -> status=503 after, with a path such as /api/v1/* or */bulk")
         conditions, effects = _words(match[3] or "", CONDITIONS, "condition"), _words(match[4], EFFECTS, "effect")
         if "status" not in effects and effects.keys() & {"retry-after", "after"}:
             raise ValueError("retry-after and after need status=CODE")
