@@ -31,7 +31,7 @@ from crmctl.service.http.json_answers import CLOSE, answer_for, head_too_large, 
 HEAD_LIMIT = 32 * 1024
 """Most bytes of a request's line and headers; a hundred conditions in a query fit."""
 
-_PIECE = 4 * 1024
+_PIECE = 8 * 1024
 """Bytes that are parsed at once. After each, the limit of a head is checked, and whether a request waits for its turn."""
 
 KEEP_ALIVE_SECONDS = 75
