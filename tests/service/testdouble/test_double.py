@@ -127,6 +127,15 @@ def test_a_delay_ends_with_its_rule_and_the_request_runs_without_its_client(doub
     wait_until(lambda: double.count() == 1)
 
 
+def test_a_restored_snapshot_waits_for_no_delay(double: Double) -> None:
+    double.control("PUT", "snapshots/before")
+    double.fault("POST /api/v1/* -> delay=1000s")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(double.url + double.people(), timeout=0.5, trust_env=False)
+    assert double.control("POST", "snapshots/before").json() == {"restored": "before"}
+    assert double.count() == 0
+
+
 def test_a_delay_does_not_hold_up_the_end() -> None:
     with start_crmctl("serve", "--ephemeral", "--fault", "GET /api/* -> delay=1000s") as process:
         ready = json.loads(process.stdout.readline())

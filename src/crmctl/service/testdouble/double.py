@@ -245,8 +245,9 @@ class TestDouble:
             self._active -= 1
 
     def end_delays(self) -> None:
-        """Let no request wait any longer: the service stops."""
+        """Carry out the requests that wait."""
         self._released.set()
+        self._released = asyncio.Event()
 
     def _begin_faults(self) -> None:
         """Return to the rules and the chances of the start. Equal seeds give equal faults."""
@@ -348,6 +349,8 @@ class TestDouble:
         name, saves = request.path_params["name"], request.method == "PUT"
         if not saves and name not in self._states:
             raise NotFound(f"there is no snapshot {name!r}; saved: {', '.join(sorted(self._states)) or 'none'}")
+        if not saves:
+            self.end_delays()
         async with self._settled(with_events=saves):
             if saves:
                 self._states[name] = await asyncio.to_thread(self._save)
@@ -365,8 +368,7 @@ class TestDouble:
     def _clear_faults(self) -> None:
         """Remove the rules, and end their delays."""
         self._rules.clear()
-        self._released.set()
-        self._released.clear()
+        self.end_delays()
 
     async def _set_clock(self, request: Request) -> Response:
         self.clock.set(read_moment(await _text(request, "now"), self.clock.now()).at.timestamp())
