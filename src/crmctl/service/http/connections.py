@@ -270,7 +270,9 @@ class Connection(asyncio.Protocol):
                 self._start()
             elif self._refusal is not None:
                 self._refuse(self._refusal)
-        self._parse()
+            self._parse()
+        else:
+            self._look()
 
     def pause_writing(self) -> None:
         self._flow.pause_writing()
