@@ -131,7 +131,7 @@ def test_an_import_whose_key_github_does_not_renew_stops_and_knows_all_rows(serv
     refusing = environ | {"ACTIONS_ID_TOKEN_REQUEST_URL": f"{service.base_url}/nothing"}
     stopped = run_crmctl("bulk", "import", "people", "people.csv", "--concurrency", "1", "--mirror", "never", env=refusing).exits(4)
     del service.engine.read
-    assert stopped.error()["message"] == "GitHub gave this job no identity token"
+    assert stopped.error()["message"] == "this job has no identity token"
     summary = stopped.json()
     assert (summary["created"] + summary["unsent"], summary["inDoubt"], summary["failed"]) == (rows, 0, 0)
 

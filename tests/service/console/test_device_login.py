@@ -201,7 +201,7 @@ def test_a_service_without_device_logins_is_refused_by_name(tmp_path: Path) -> N
     with ScriptedServer(Reply(404, text="not here")) as server:
         words = ("auth", "login", "--device", "--insecure-storage", "--base-url", server.origin, "-o", "json")
         refused = run_crmctl(*words).exits(9)
-    assert refused.error()["message"] == f"{server.origin} has no logins of devices"
+    assert refused.error()["message"] == f"{server.origin} has no device logins"
     for extra in ("--with-key", "--oidc"):
         assert run_crmctl("auth", "login", "--device", extra, "--base-url", server.origin, "-o", "json").exits(2).error()["code"] == "usage"
 

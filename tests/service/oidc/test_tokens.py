@@ -219,6 +219,8 @@ def test_the_keys_of_an_issuer_are_cached() -> None:
         (("--github", "acme"), "--github must be OWNER/REPO, not 'acme'"),
         ((), "a trust needs one of --github, --gitlab and --issuer"),
         (("--gitlab", "acme/data", "--project-id", "1", "--workflow", "x.yml"), "--workflow needs --github"),
+        (("--gitlab", "acme/data", "--project-id", "1", "--repository-id", "2"), "--repository-id needs --github"),
+        (("--issuer", "https://ci.example.com", "--claim", "job_id=1", "--project-id", "2"), "--project-id needs --gitlab"),
         (("--issuer", "http://x.example.com", "--claim", "a_id=1"), "--issuer must be an address with https"),
         (("--issuer", "https://x.example.com", "--claim", "a"), "--claim 'a' is not NAME=VALUE"),
     ],

@@ -440,18 +440,18 @@ def add_trust(
     """
     if (github is not None) + (gitlab is not None) > 1 or not (github or gitlab or issuer):
         raise UsageError("a trust needs one of --github, --gitlab and --issuer", hint="crmctl service trust add --help")
-    if workflow and not github:  # ignored, it would not limit the trust
-        raise UsageError("--workflow needs --github", hint="--claim NAME=VALUE limits the jobs of other issuers")
     expected: dict[str, str] = {}
-    for forge, path, number in (("github", github, repository_id), ("gitlab", gitlab, project_id)):
+    for forge, path, number, file in (("github", github, repository_id, workflow), ("gitlab", gitlab, project_id, None)):
+        form, pattern, claim, address, pages = FORGES[forge]
+        id_claim = f"{claim.removesuffix('_path')}_id"
+        id_option = f"--{id_claim.replace('_', '-')}"
+        if not path and (number or file):  # ignored, they would not limit the trust
+            raise UsageError(f"{'--workflow' if file else id_option} needs --{forge}", hint="--claim NAME=VALUE limits any issuer's jobs")
         if path:
-            form, pattern, claim, address, pages = FORGES[forge]
-            id_claim = f"{claim.removesuffix('_path')}_id"
             if not re.fullmatch(pattern, path):
                 raise UsageError(f"--{forge} must be {form}, not {path!r}")
             if number is None or not number.isdigit():
-                problem = f"--{forge} needs --{id_claim.replace('_', '-')} N: names can be taken over, ids cannot"
-                raise UsageError(problem, hint=f"{pages}/{path} shows the id")
+                raise UsageError(f"--{forge} needs {id_option} N: names can be taken over, ids cannot", hint=f"{pages}/{path} shows the id")
             issuer, expected = issuer or address, {claim: path, id_claim: number}
     expected |= {"workflow_ref": f"{github}/.github/workflows/{workflow}"} if github and workflow else {}
     expected |= {"environment": environment} if environment else {}

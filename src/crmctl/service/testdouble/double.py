@@ -298,8 +298,7 @@ class TestDouble:
         """Return the application on data as stale as the fault says. While rules need it, each write first saves the state it changes."""
         now, longest = self.clock.monotonic(), max((rule.stale or 0.0 for rule in self._rules), default=0.0)
         if fault.stale is not None:
-            since = now - fault.stale
-            older = next((state for state in self._history if state.at > since), None)
+            older = next((state for state in self._history if state.at > now - fault.stale), None)
             return self._app if older is None else await asyncio.to_thread(self._open, older, stack)
         if longest and method not in ("GET", "HEAD") and self._begun:
             self._history = [state for state in self._history if state.at > now - longest]
@@ -329,15 +328,15 @@ class TestDouble:
 
     @asynccontextmanager
     async def _settled(self, *, with_events: bool = False) -> AsyncIterator[None]:
-        """Hold new requests, and wait for those under way, and until their events are handed to endpoints and workflows."""
+        """Hold new requests, carry out those under way without delay, and wait until endpoints and workflows have their events."""
         async with self._gate:
+            self.end_delays()
             while self._active or (with_events and self._engine.read(change_log.is_waiting)):
                 await asyncio.sleep(0.001)
             yield
 
     async def _reset(self, _: Request) -> Response:
         assert self._begun is not None
-        self._clear_faults()
         async with self._settled():
             await asyncio.to_thread(self._restore, self._begun)
             self._begin_faults()
@@ -349,8 +348,6 @@ class TestDouble:
         name, saves = request.path_params["name"], request.method == "PUT"
         if not saves and name not in self._states:
             raise NotFound(f"there is no snapshot {name!r}; saved: {', '.join(sorted(self._states)) or 'none'}")
-        if not saves:
-            self.end_delays()
         async with self._settled(with_events=saves):
             if saves:
                 self._states[name] = await asyncio.to_thread(self._save)
@@ -362,13 +359,9 @@ class TestDouble:
         if request.method == "POST":
             self._rules.append(parse_rule(await _text(request, "rule")))
         elif request.method == "DELETE":
-            self._clear_faults()
+            self._rules.clear()
+            self.end_delays()
         return JsonAnswer([{"rule": rule.text, "matched": rule.matched, "fired": rule.fired} for rule in self._rules])
-
-    def _clear_faults(self) -> None:
-        """Remove the rules, and end their delays."""
-        self._rules.clear()
-        self.end_delays()
 
     async def _set_clock(self, request: Request) -> Response:
         self.clock.set(read_moment(await _text(request, "now"), self.clock.now()).at.timestamp())
@@ -380,8 +373,9 @@ class TestDouble:
         end = self.clock.monotonic() + query["timeout"]
         while await asyncio.to_thread(count) < query["count"] and self.clock.monotonic() < end:
             await asyncio.sleep(0.01)
-        read = partial(self._engine.read, lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
-        return JsonAnswer(await asyncio.to_thread(read))
+        return JsonAnswer(
+            await asyncio.to_thread(self._engine.read, lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
+        )
 
 
 async def _text(request: Request, field: str) -> str:
@@ -398,8 +392,7 @@ def _passed(messages: Sequence[Message], fault: FaultRule, now: float) -> list[M
     if fault.cut is not None:
         body = b"".join(message.get("body", b"") for message in rest)
         rest = [{"type": "http.response.body", "body": body[:-1][: fault.cut], "more_body": True}]
-    date = (b"date", formatdate(now, usegmt=True).encode())
-    return [{**head, "headers": [*head["headers"], date]}, *rest]
+    return [{**head, "headers": [*head["headers"], (b"date", formatdate(now, usegmt=True).encode())]}, *rest]
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
