@@ -15,6 +15,7 @@ from threading import Event
 import pytest
 
 from crmctl.service.http.connections import HEAD, HEAD_LIMIT, RESERVED_FILES, Connection, Connections, raise_file_limit
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, running_service, service_process
 from tests.support.wire import Wire
 
@@ -66,7 +67,7 @@ def test_a_client_that_keeps_a_refused_connection_open_is_disconnected(hasty: Ru
     with Wire(hasty.base_url) as wire:
         wire.send("GET /healthz HTTP/1.1\r\nHost: x\r\n")
         assert wire.answer()[0] == 408
-        assert lost.wait(10)
+        assert lost.wait(PATIENCE)
 
 
 def test_sending_slowly_does_not_extend_the_timeout(hasty: RunningService) -> None:
