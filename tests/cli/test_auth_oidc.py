@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -93,47 +94,41 @@ def test_another_job_on_the_same_machine_does_not_get_the_kept_key(service: Runn
     assert exchanges(service) == 2
 
 
-def test_an_import_outlives_its_key_five_times(service: RunningService, issuer: Issuer, clock: Ahead) -> None:
-    environ = on_github(issuer)
-    log_in(service, environ).ok()
-    rows, read, admissions = 1200, service.engine.read, 0
+ROWS = 1200
+
+
+def import_while_keys_expire(service: RunningService, clock: Ahead, expires: Callable[[int], bool], environ: dict[str, str]) -> Result:
+    """Import ROWS people. Before each request of which `expires` accepts the number, the clock passes the end of the key."""
+    read, requests = service.engine.read, count(1)
 
     def expire(fn: Any, **options: Any) -> Any:
-        nonlocal admissions
-        admissions += bool(options.get("single"))
-        if options.get("single") and admissions % 4 == 0:
-            clock.offset += 400
+        clock.offset += 400 * (bool(options.get("single")) and expires(next(requests)))
         return read(fn, **options)
 
     service.engine.read = expire
-    Path("people.csv").write_text("email\n" + "".join(f"p{number}@example.com\n" for number in range(rows)))
-    words = ("bulk", "import", "people", "people.csv", "--concurrency", "1", "--mirror", "never")
-    summary = run_crmctl(*words, env=environ).ok().json()
+    Path("people.csv").write_text("email\n" + "".join(f"p{number}@example.com\n" for number in range(ROWS)))
+    done = run_crmctl("bulk", "import", "people", "people.csv", "--concurrency", "1", "--mirror", "never", env=environ)
     del service.engine.read
-    assert (summary["created"], summary["rows"]) == (rows, rows)
+    return done
+
+
+def test_an_import_outlives_its_key_five_times(service: RunningService, issuer: Issuer, clock: Ahead) -> None:
+    environ = on_github(issuer)
+    log_in(service, environ).ok()
+    summary = import_while_keys_expire(service, clock, lambda requests: requests % 4 == 0, environ).ok().json()
+    assert (summary["created"], summary["rows"]) == (ROWS, ROWS)
     assert exchanges(service) >= 6
-    assert service.client.get(f"/api/v1/objects/{service.object_id('people')}/records").json()["pagination"]["total"] == rows
+    assert service.client.get(f"/api/v1/objects/{service.object_id('people')}/records").json()["pagination"]["total"] == ROWS
 
 
 def test_an_import_whose_key_github_does_not_renew_stops_and_knows_all_rows(service: RunningService, issuer: Issuer, clock: Ahead) -> None:
     environ = on_github(issuer)
     log_in(service, environ).ok()
-    rows, read, admissions = 1200, service.engine.read, 0
-
-    def expire(fn: Any, **options: Any) -> Any:
-        nonlocal admissions
-        admissions += bool(options.get("single"))
-        clock.offset += 400 * (admissions == 10)  # among the batches
-        return read(fn, **options)
-
-    service.engine.read = expire
-    Path("people.csv").write_text("email\n" + "".join(f"p{number}@example.com\n" for number in range(rows)))
     refusing = environ | {"ACTIONS_ID_TOKEN_REQUEST_URL": f"{service.base_url}/nothing"}
-    stopped = run_crmctl("bulk", "import", "people", "people.csv", "--concurrency", "1", "--mirror", "never", env=refusing).exits(4)
-    del service.engine.read
+    stopped = import_while_keys_expire(service, clock, lambda requests: requests == 10, refusing).exits(4)  # among the batches
     assert stopped.error()["message"] == "this job has no identity token"
     summary = stopped.json()
-    assert (summary["created"] + summary["unsent"], summary["inDoubt"], summary["failed"]) == (rows, 0, 0)
+    assert (summary["created"] + summary["unsent"], summary["inDoubt"], summary["failed"]) == (ROWS, 0, 0)
 
 
 def test_claims_are_explained_and_compared(service: RunningService, issuer: Issuer) -> None:
