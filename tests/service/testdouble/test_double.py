@@ -127,12 +127,13 @@ def test_a_delay_ends_with_its_rule_and_the_request_runs_without_its_client(doub
     wait_until(lambda: double.count() == 1)
 
 
-def test_a_restored_snapshot_waits_for_no_delay(double: Double) -> None:
+@pytest.mark.parametrize(("method", "outcome"), [("POST", "restored"), ("PUT", "saved")])
+def test_snapshots_wait_for_no_delay(double: Double, method: str, outcome: str) -> None:
     double.control("PUT", "snapshots/before")
     double.fault("POST /api/v1/* -> delay=1000s")
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(double.url + double.people(), timeout=0.5, trust_env=False)
-    assert double.control("POST", "snapshots/before").json() == {"restored": "before"}
+    assert double.control(method, "snapshots/before").json() == {outcome: "before"}
     assert double.count() == 0
 
 

@@ -245,7 +245,7 @@ class TestDouble:
             self._active -= 1
 
     def end_delays(self) -> None:
-        """Carry out the requests that wait."""
+        """Carry out the requests that wait, and no later ones."""
         self._released.set()
         self._released = asyncio.Event()
 
@@ -373,9 +373,8 @@ class TestDouble:
         end = self.clock.monotonic() + query["timeout"]
         while await asyncio.to_thread(count) < query["count"] and self.clock.monotonic() < end:
             await asyncio.sleep(0.01)
-        return JsonAnswer(
-            await asyncio.to_thread(self._engine.read, lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
-        )
+        read = partial(self._engine.read, lambda tx: _DELIVERIES.all(tx, "ORDER BY attempt.at, delivery.number"))
+        return JsonAnswer(await asyncio.to_thread(read))
 
 
 async def _text(request: Request, field: str) -> str:
