@@ -212,8 +212,8 @@ class OrgFolder:
         return path
 
     def _files(self, part: str, ending: str) -> list[str]:
-        """Return the files of a part: one, or those of its folder, such as the pieces of a large object. Other files, such as the backups
-        of editors, are none."""
+        """Return the files of a part: one, or those of its folder, such as the pieces of a large object. Files with another ending, such as
+        an editor's backups, do not count."""
         return [name for name in self._names if name == part + ending or (name.rpartition("/")[0] == part and name.endswith(ending))]
 
     def rows(self) -> Iterator[OrgRow]:
