@@ -336,6 +336,12 @@ def test_without_a_mirror_no_sync_is_refused() -> None:
     assert check("--no-sync").exits(3).error()["message"] == "there is no mirror of this service"
 
 
+@pytest.mark.parametrize("option", [["--select", "a"], ["--report", "junit=checks.xml"]])
+def test_suggest_runs_no_checks(option: list[str]) -> None:
+    assert run_here("check", "--suggest", *option).exits(2).error()["message"] == "--suggest runs no checks"
+    assert not Path("checks.xml").exists()
+
+
 def suggest(*objects: str) -> None:
     """Write the checks proposed for these objects, without those of other tests."""
     run_here("mirror", "sync", *objects).ok()
