@@ -11,7 +11,7 @@ import pytest
 
 from crmctl.models import jsontext
 from crmctl.service.context import Context, ServiceSettings
-from crmctl.service.faults import BadRequest, Busy, Held
+from crmctl.service.faults import BadRequest, Busy, Held, NotFound
 from crmctl.service.jobs import worker
 from crmctl.service.jobs.worker import Removals, after_removal, take_piece
 from crmctl.service.store import objects, record_history, records
@@ -159,6 +159,24 @@ def test_several_attributes_are_removed_at_once(store: Store, things: str) -> No
     assert {row[-6:] for row in raw(store, things)} == {(None,) * 6}
 
 
+def test_a_deleted_object_leaves_nothing_behind(store: Store, things: str) -> None:
+    table = f"record_{store.rows('SELECT number FROM crm_object WHERE id = ?', things)[0][0]}"
+    is_sqlite = store.engine.read(lambda tx: tx.dialect.engine) == "sqlite"
+    names = "SELECT name FROM sqlite_master" if is_sqlite else "SELECT relname FROM pg_class"
+    other = store.object("others", {"slug": "code", "type": "text", "is_unique": True})
+    kept = store.create(other, code="Code 1")
+    delete(store, things)
+    remove_piece(store)
+    store.engine.write(lambda tx: objects.delete_object(tx, things))
+    for call in (objects.get_object, records.list_records, objects.delete_object):
+        with pytest.raises(NotFound):
+            store.engine.write(lambda tx, call=call: call(tx, things))
+    assert not [name for (name,) in store.rows(names) if name == table or name.startswith(f"{table}_")]
+    assert store.rows("SELECT record_id FROM unique_value") == [(kept["id"],)]
+    assert store.rows("SELECT * FROM attribute_removal") == []
+    assert not remove_piece(store)
+
+
 @pytest.mark.needs("initdb", "postgres")
 def test_an_index_in_use_is_removed_later(postgres: Any, postgres_template: str) -> None:
     url = postgres.create_database(postgres_template)
@@ -216,15 +234,12 @@ def test_a_table_in_a_backup_changes_afterwards_without_blocking_others(
 
             def delete_meanwhile(tx: Any) -> None:
                 records.list_records(tx, things)  # noqa: B023
-                store.engine.write(lambda tx: objects.delete_object(tx, things))  # noqa: B023
                 with pytest.raises(Busy):
-                    take_piece(store.engine)  # noqa: B023
+                    store.engine.write(lambda tx: objects.delete_object(tx, things))  # noqa: B023
 
             store.read(delete_meanwhile)
+            store.engine.write(lambda tx: objects.delete_object(tx, things))  # noqa: B023
             assert store.read(lambda tx: objects.find_object_by_slug(tx, "things")) is None
-            while take_piece(store.engine):
-                pass
-            assert store.rows("SELECT * FROM object_removal") == []
     finally:
         postgres.drop_database(url)
 

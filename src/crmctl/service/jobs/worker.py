@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import ClassVar, Generic, TypeVar
 
 from crmctl.service.context import Context
@@ -94,21 +94,19 @@ class ClaimingJob(BackgroundJob, Generic[T]):
 
     def __init__(self, context: Context, most: int, name: str) -> None:
         super().__init__(context)
-        self._most = self._free = most
-        self._has_ended = False
-        self._changed = threading.Condition()
+        self._most = most
+        self._under_way: set[Future[None]] = set()
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
 
     def run_once(self) -> bool:
         """Start what is due and has a place. Returns whether to look again at once."""
-        with self._changed:
-            self._has_ended, free = False, self._free
-        claimed = self.claim(free)
-        with self._changed:
-            self._free -= len(claimed)
-        for item in claimed:
-            self._pool.submit(self._run, item)
-        return bool(claimed) or self._wait()
+        self._under_way = {future for future in self._under_way if not future.done()}
+        claimed = self.claim(self._most - len(self._under_way))
+        if not claimed and self._under_way:
+            # A piece that has ended since the first line ends the wait at once.
+            wait(self._under_way, POLL_SECONDS, FIRST_COMPLETED)
+        self._under_way |= {self._pool.submit(self._run, item) for item in claimed}
+        return bool(self._under_way)
 
     def close(self) -> None:
         """Wait for the work under way."""
@@ -120,24 +118,11 @@ class ClaimingJob(BackgroundJob, Generic[T]):
     @abstractmethod
     def work(self, item: T) -> None: ...
 
-    def _wait(self) -> bool:
-        """Wait a moment until a piece of work has ended since the last round. Returns False at once when none is under way."""
-        with self._changed:
-            if self._free == self._most:
-                return self._has_ended
-            self._changed.wait_for(lambda: self._has_ended, POLL_SECONDS)
-            return True
-
     def _run(self, item: T) -> None:
         try:
             self.work(item)
         except Exception as error:
             FAILURES.tell(error)
-        finally:
-            with self._changed:
-                self._free += 1
-                self._has_ended = True
-                self._changed.notify_all()
 
 
 BATCH = 200
@@ -212,12 +197,9 @@ class RequestLogWriter(PeriodicJob):
 AGAIN_SECONDS = 5.0
 """Pause after a table was in use: everyone else waits behind each try."""
 
-_PIECES = 20
-"""How many pieces are taken before a slug is tried again."""
-
 
 class Removals(BackgroundJob):
-    """Removes the values of deleted attributes and the records of deleted objects."""
+    """Removes the values of deleted attributes."""
 
     _next_at = 0.0
 
@@ -253,12 +235,9 @@ def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: s
         except Held:
             if time.monotonic() >= end:
                 raise
-        taken = 0
         with contextlib.suppress(Busy):
-            while taken < _PIECES and take_piece(engine):
-                taken += 1
-        if not taken:
-            time.sleep(min(AGAIN_SECONDS, max(0.0, end - time.monotonic())))
+            if not take_piece(engine):
+                time.sleep(min(AGAIN_SECONDS, max(0.0, end - time.monotonic())))
 
 
 CHUNK = 1000

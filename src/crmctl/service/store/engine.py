@@ -146,7 +146,6 @@ CREATE TABLE device_login (device_hash {text} PRIMARY KEY, user_code {text} NOT 
 CREATE TABLE crm_object (number {identity}, id {text} NOT NULL UNIQUE, type {text} NOT NULL,
     plural_name {text} NOT NULL, singular_name {text} NOT NULL, description {text} NOT NULL, slug {text} NOT NULL UNIQUE,
     is_active INTEGER NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL);
-CREATE TABLE object_removal (number INTEGER PRIMARY KEY, is_indexed INTEGER NOT NULL);
 CREATE TABLE attribute (number {identity}, id {text} NOT NULL UNIQUE, object_id {text} NOT NULL, name {text} NOT NULL,
     slug {text} NOT NULL, type {text} NOT NULL, is_required INTEGER NOT NULL, is_unique INTEGER NOT NULL, is_list INTEGER NOT NULL,
     is_active INTEGER NOT NULL, display_order INTEGER NOT NULL, config {text}, created_at BIGINT NOT NULL,
@@ -290,22 +289,10 @@ def upgrade(tx: Tx, migrations: Sequence[Migration]) -> None:
             tx.execute("INSERT INTO schema_version (version, name) VALUES (?, ?)", (version, migration.name))
 
 
-_HOURS = """CREATE TABLE webhook_hour (endpoint_id {text} NOT NULL, hour INTEGER NOT NULL, time_class INTEGER NOT NULL,
-    attempts BIGINT NOT NULL, PRIMARY KEY (endpoint_id, hour, time_class))"""
-_USED_TOKENS = "CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL)"
-_LATER = ("used_link", "oidc_trust", "device_login")
-
-FIRST = 24
+FIRST = 30
 """The version of the first migration: databases with lower ones were made before any release."""
 
-MIGRATIONS: tuple[Migration, ...] = (
-    Migration("first release", [*tables(*(name for name in TABLES if name not in _LATER)), _HOURS, keys.make_signing_keys]),
-    Migration("links that work once", tables("used_link")),
-    Migration("trust in issuers of tokens", [*tables("oidc_trust"), _USED_TOKENS]),
-    Migration("logins of devices", tables("device_login")),
-    Migration("no counts of attempts by the hour", ["DROP TABLE webhook_hour"]),
-    Migration("one table of what works once", ["DROP TABLE IF EXISTS used_token"]),
-)
+MIGRATIONS: tuple[Migration, ...] = (Migration("first release", [*tables(*TABLES), keys.make_signing_keys]),)
 
 
 def newest_version(migrations: Sequence[Migration] = MIGRATIONS) -> int:

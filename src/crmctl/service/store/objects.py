@@ -18,7 +18,6 @@ from crmctl.service.store.preferences import option_colours, set_option_colours
 from crmctl.service.store.record_tables import (
     RESERVED_SLUGS,
     SLUG,
-    Schema,
     invalid,
     load_schema,
     require_description,
@@ -111,25 +110,22 @@ def update_object(tx: Tx, object_id: str, changes: Mapping[str, Any], *, now: fl
 
 
 def delete_object(tx: Tx, object_id: str) -> None:
-    """Delete an object. Its attributes and records disappear at once and are removed bit by bit, without an event per record. Raises
-    NotFound, Forbidden for a standard object, Conflict while attributes of other objects refer to it."""
+    """Delete an object with its attributes and records, without an event per record. Raises NotFound, Forbidden for a standard object,
+    Conflict while attributes of other objects refer to it, Held while others use its table."""
     crm_object = _get_custom(tx, object_id, "deleted")
     schema = load_schema(tx, crm_object["id"], tx.dialect.own_object)
     referring = [attribute for attribute in referring_attributes(tx, crm_object["id"]) if attribute["objectId"] != crm_object["id"]]
     if referring:
-        raise Conflict(
-            "other objects refer to this one; delete these reference attributes first: "
-            + ", ".join(attribute["slug"] for attribute in referring),
-            {
-                "attributes": [
-                    {"objectId": attribute["objectId"], "attributeId": attribute["id"], "slug": attribute["slug"]}
-                    for attribute in referring
-                ]
-            },
-        )
-    _begin_object_removal(tx, schema)
-    for table, key in (("attribute", "object_id"), ("record_total", "object_id"), ("crm_object", "id")):
-        tx.execute(f"DELETE FROM {table} WHERE {key} = ?", (schema.object_id,))
+        names = ", ".join(attribute["slug"] for attribute in referring)
+        wire = [{"objectId": attribute["objectId"], "attributeId": attribute["id"], "slug": attribute["slug"]} for attribute in referring]
+        raise Conflict(f"other objects refer to this one; delete these reference attributes first: {names}", {"attributes": wire})
+    record_tables.drop_table(tx, schema.number)
+    for table in ("attribute", "attribute_removal"):
+        numbers = f"SELECT number FROM {table} WHERE object_id = ? AND is_unique = 1"
+        tx.execute(f"DELETE FROM unique_value WHERE attribute IN ({numbers})", (schema.object_id,))
+        tx.execute(f"DELETE FROM {table} WHERE object_id = ?", (schema.object_id,))
+    tx.execute("DELETE FROM record_total WHERE object_id = ?", (schema.object_id,))
+    tx.execute("DELETE FROM crm_object WHERE id = ?", (schema.object_id,))
     logs.note(tx, "object.deleted", crm_object["id"], {"slug": crm_object["slug"]})
 
 
@@ -364,7 +360,6 @@ class _Removal(NamedTuple):
 
 
 _REMOVAL = ", ".join(_Removal._fields)
-_BEGIN_REMOVAL = f"INSERT INTO attribute_removal ({_REMOVAL}, is_vacant) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)"
 
 
 def _begin_removal(tx: Tx, object_id: str, object_number: int, attribute: StoredAttribute) -> None:
@@ -373,7 +368,7 @@ def _begin_removal(tx: Tx, object_id: str, object_number: int, attribute: Stored
     last: int = required(tx.one(f"SELECT coalesce(max(seq), 0) FROM {table}"))[0]
     flags = (int(attribute.is_indexed), int(attribute.is_unique))
     removal = _Removal(attribute.number, object_id, object_number, attribute.slug, *flags, 0, last)
-    tx.execute(_BEGIN_REMOVAL, removal)
+    insert(tx, "attribute_removal", {**removal._asdict(), "is_vacant": 0})
     few: int = required(tx.one(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?) AS counted", (PIECE + 1,)))[0]
     if few <= PIECE:
         _take_values_out(tx, removal)
@@ -382,8 +377,7 @@ def _begin_removal(tx: Tx, object_id: str, object_number: int, attribute: Stored
 
 
 def is_removal_waiting(tx: Tx) -> bool:
-    waiting = "SELECT 1 FROM attribute_removal WHERE is_vacant = 0 UNION ALL SELECT 1 FROM object_removal LIMIT 1"
-    return tx.one(waiting) is not None
+    return tx.one("SELECT 1 FROM attribute_removal WHERE is_vacant = 0 LIMIT 1") is not None
 
 
 def take_out(tx: Tx) -> bool:
@@ -397,12 +391,7 @@ def take_out(tx: Tx) -> bool:
         if row is not None:
             _take_piece(tx, _Removal(*row))
             return True
-    theirs = "SELECT 1 FROM attribute_removal AS a WHERE a.object_number = object_removal.number AND a.is_vacant = 0"
-    claim = f"SELECT number, is_indexed FROM object_removal WHERE NOT EXISTS ({theirs}) ORDER BY number LIMIT 1"
-    row = tx.one(claim + tx.dialect.for_claim("object_removal"))
-    if row is not None:
-        _take_piece_of_object(tx, *row)
-    return row is not None
+    return False
 
 
 def _take_vacancy(tx: Tx, object_number: int) -> int | None:
@@ -447,27 +436,3 @@ def _forget_unique_values(tx: Tx, removal: _Removal) -> int:
     some = "SELECT key FROM unique_value WHERE attribute = ? LIMIT ?"
     sql = f"DELETE FROM unique_value WHERE attribute = ? AND key IN ({some})"
     return tx.execute(sql, (removal.number, removal.number, PIECE))
-
-
-def _begin_object_removal(tx: Tx, schema: Schema) -> None:
-    """Begin to remove a deleted object, away from all other writers. Its values go with the table."""
-    tx.execute("INSERT INTO object_removal (number, is_indexed) VALUES (?, 1)", (schema.number,))
-    tx.execute("UPDATE attribute_removal SET done = last WHERE object_number = ?", (schema.number,))
-    for attribute in schema.every.values():
-        flags = (int(attribute.is_indexed), int(attribute.is_unique))
-        if any(flags):
-            tx.execute(_BEGIN_REMOVAL, _Removal(attribute.number, schema.object_id, schema.number, attribute.slug, *flags, 0, 0))
-
-
-def _take_piece_of_object(tx: Tx, number: int, is_indexed: int) -> None:
-    table = record_tables.table_name(number)
-    if is_indexed:
-        for column in record_tables.MOMENTS:
-            record_tables.drop_index(tx, number, column)
-        tx.execute("UPDATE object_removal SET is_indexed = 0 WHERE number = ?", (number,))
-        return
-    part = f"SELECT seq FROM {table} ORDER BY seq LIMIT ?"
-    if tx.execute(f"DELETE FROM {table} WHERE seq <= (SELECT max(seq) FROM ({part}) AS part)", (PIECE,)) < PIECE:
-        record_tables.drop_table(tx, number)
-        for removal, column in (("attribute_removal", "object_number"), ("object_removal", "number")):
-            tx.execute(f"DELETE FROM {removal} WHERE {column} = ?", (number,))
