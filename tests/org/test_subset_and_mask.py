@@ -118,6 +118,14 @@ def test_equal_values_stay_equal_although_only_one_attribute_is_unique(crm: Runn
     assert (person["email"], person["code"], person["hotline"]) == (company["contact"], company["code"], company["hotline"])
 
 
+def test_a_real_name_of_two_words_of_the_word_list_is_a_leak(crm: RunningService) -> None:
+    path = f"/api/v1/objects/{crm.object_id('people')}/records"
+    crm.client.post(path, json={"data": {"email": "ada@acme.org", "job_title": "assists Greta Hugo", "notes": "Greta Hugo"}})
+    Path("crm").mkdir()
+    Path("crm/org.toml").write_text('format = 1\n[mask]\nkeep = ["people.job_title"]\n')
+    assert run_here("org", "pull", "crm", "--mask").exits(11).error()["code"] == "leak"
+
+
 def test_a_mask_fails_closed(crm: RunningService) -> None:
     path = f"/api/v1/objects/{crm.object_id('people')}/records"
     crm.client.post(path, json={"data": {"email": "ada@acme.org", "job_title": "Countess", "notes": "write to ada@acme.org"}})

@@ -114,7 +114,7 @@ def way_out(runtime: Runtime, path: str, words: Sequence[str], names: Sequence[s
 
 
 def option_hint(path: str, typed: str, options: Sequence[str]) -> str:
-    """Return the hint for an unknown option of a command with the options `known`."""
+    """Return the hint for an unknown option of a command with these options."""
     if typed == "--filter" and path in ("crmctl records delete", "crmctl records update"):
         return f"{path.replace('records', 'bulk')} OBJECT --filter ... takes all that match"
     name, names = typed.lstrip("-"), [option[2:] for option in options if option.startswith("--")]

@@ -66,7 +66,7 @@ class OidcKeys:
         with suppress(OSError, ValueError, KeyError, TypeError, CrmctlError):
             kept = jsontext.loads(self._file.read_text(encoding="utf-8"))
             if self._identity in ("", kept["identity"]) and self._clock.now() < (renew_at := float(kept["renewAt"])):
-                return self._credential(check_key(kept["key"]), renew_at)
+                return Credential(check_key(kept["key"]), OIDC, self.origin, renew=self.renew, renew_at=renew_at)
         return self.renew()
 
     def renew(self) -> Credential:
@@ -81,7 +81,7 @@ class OidcKeys:
         key = str(answer["access_token"])
         renew_at = self._clock.now() + SHARE * _seconds(answer["expires_in"], 0)
         write_private(self._file, jsontext.dumps({"key": key, "renewAt": renew_at, "identity": self._identity}))
-        return self._credential(key, renew_at)
+        return Credential(key, OIDC, self.origin, renew=self.renew, renew_at=renew_at)
 
     def identity_token(self) -> tuple[str, str]:
         """Return the job's token and its source: CRMCTL_ID_TOKEN_FILE, GitHub's service, or CRMCTL_ID_TOKEN. Raises DeniedError."""
@@ -99,9 +99,6 @@ class OidcKeys:
             return token, TOKEN_VARIABLE
         hint = f"GitHub: permissions: {{id-token: write}}; GitLab: id_tokens: {{{TOKEN_VARIABLE}: {{aud: ...}}}}; else {FILE_VARIABLE}"
         raise DeniedError("this job has no identity token", hint=hint, code="no_identity")
-
-    def _credential(self, key: str, renew_at: float) -> Credential:
-        return Credential(key, OIDC, self.origin, renew=self.renew, renew_at=renew_at)
 
 
 def log_in_on_device(settings: Settings, environ: Mapping[str, str], clock: Clock, show: Callable[[str, str], None]) -> str:

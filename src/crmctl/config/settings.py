@@ -43,7 +43,7 @@ def parse_bool(value: Any) -> bool:
 
 
 _LONGEST = 1e9
-"""Parse seconds, up to what a system clock can count."""
+"""Most seconds of a setting, which every system clock can count."""
 
 
 def _seconds(value: Any, *, zero: bool) -> float:

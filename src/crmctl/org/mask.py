@@ -34,7 +34,7 @@ DOMAINS = ("example.com", "example.org", "example.net")
 AREAS = (202, 212, 213, 215, 303, 305, 312, 404, 412, 415, 503, 512, 602, 612, 617, 702, 713, 804, 808, 901, 907, 916)
 """Area codes; the numbers 555-0100 to 555-0199 of each are reserved for fiction."""
 
-VOCABULARY = " ".join([FIRST_NAMES, LAST_NAMES, NOUNS, *DOMAINS]).lower()
+VOCABULARY = "\0".join([*FIRST, *LAST, *WORDS, *DOMAINS]).lower()
 
 FORM = frozenset(["value", "label", "type", "kind", "id", "number", "code", "countrycode", "extension", "isprimary", "primary"])
 """Folded keys of objects that tell the form of a value. Other keys, except parts of composites, may be personal."""

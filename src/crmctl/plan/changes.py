@@ -109,7 +109,7 @@ class Selection:
                 context.listener.note(f"{name} holds no ids: nothing to {self.verb}")
 
     def read(self, context: BulkContext, object_id: str, records: KnownRecords) -> int:
-        """Read the records into `known` and return the number of requests. Raises reading errors and those of `read_ids`."""
+        """Read the records into `records` and return the number of requests. Raises reading errors and those of `read_ids`."""
         reader = _PricedReader(context.service, object_id, tell=self._tell if self.is_filter else None)
         with SeenIds() as ids:
             if self.is_filter:

@@ -202,7 +202,7 @@ def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Del
 
 
 def _read(context: BulkContext, request: DeleteRequest, object_id: str, records: KnownRecords) -> bool:
-    """Fill `known`, and return whether crmctl may read records: a deletion by id without a backup needs only the ids."""
+    """Fill `records`, and return whether crmctl may read records: a deletion by id without a backup needs only the ids."""
     try:
         request.selection.read(context, object_id, records)
         return True

@@ -73,7 +73,7 @@ class Present:
 
 
 def read_service(service: Crm, slugs: Collection[str] | None = None) -> Present:
-    """Read the service's objects, and the attributes of those in `wanted` or of all: one request for the list and one per object."""
+    """Read the service's objects, and the attributes of those in `slugs` or of all: one request for the list and one per object."""
     objects = {crm_object.slug or crm_object.id: crm_object for crm_object in service.list_objects()}
     chosen = [slug for slug in objects if slugs is None or slug in slugs]
     return Present(
@@ -82,7 +82,7 @@ def read_service(service: Crm, slugs: Collection[str] | None = None) -> Present:
 
 
 def to_document(present: Present, ids: Sequence[str] = ()) -> SchemaDocument:
-    """Return the schema of the objects in `wanted` (slugs or ids), or of all.
+    """Return the schema of the objects in `ids` (slugs or ids), or of all.
 
     Raises NotFoundError for an unknown object, ServiceError for an attribute without its config.
     """

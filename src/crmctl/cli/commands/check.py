@@ -61,10 +61,9 @@ def check_data(
     if unknown := next((name for name in select or () if name not in names), None):
         raise UsageError(f"there is no check {unknown!r}", hint=suggestion(unknown, names, f"checks: {', '.join(names)}"))
     runtime.emitter.check_fields(CHECKS)
+    chosen = [check for check in checks if not select or check.name in select]
     with open_mirror(context, sync=not no_sync) as copy:
-        outcomes = run_checks(
-            copy, context, [check for check in checks if not select or check.name in select], runtime.settings.timeout.value
-        )
+        outcomes = run_checks(copy, context, chosen, runtime.settings.timeout.value)
     keep_outcomes(context, folder, outcomes)
     for form, file in targets:
         with CiReport(form) as report:

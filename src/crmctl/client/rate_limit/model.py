@@ -16,8 +16,6 @@ DEFAULT_WINDOW = 60.0
 LONGEST_WINDOW = 3600.0
 MILLISECONDS = 1e11
 """Least Reset in milliseconds: as seconds it would be thousands of years ahead."""
-ROUNDING = 2.0
-"""Seconds between two readings of one Reset that is given as seconds to wait."""
 
 UNLIMITED = 1_000_000
 """Services without a limit advertise this many requests or more, or 0."""
