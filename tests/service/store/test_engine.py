@@ -15,11 +15,14 @@ import pytest
 from crmctl.errors import ConfigError
 from crmctl.models import jsontext
 from crmctl.service.faults import Busy, Fault, NotFound
-from crmctl.service.store import members, records
+from crmctl.service.store import members, objects, records
 from crmctl.service.store.engine import FIRST, MIGRATIONS, TABLES, Migration, Tx, migrate, newest_version, open_engine, upgrade
 from crmctl.service.store.record_tables import load_schema
 from tests.service.store.conftest import Store, new_id, opened
 from tests.support.databases import ENGINES, fresh_database
+
+DELETED_OBJECTS = 30
+"""The version whose migration drops the tables of deleted objects."""
 
 
 def test_a_fault_rolls_back_and_the_engine_keeps_working(store: Store) -> None:
@@ -152,7 +155,7 @@ def layout(tx: Tx) -> set[tuple[str, ...]]:
     return {tuple(map(str, row)) for row in tx.all(columns) + tx.all(indexes)}
 
 
-@pytest.mark.parametrize("version", range(FIRST, newest_version() + 1))
+@pytest.mark.parametrize("version", range(FIRST, DELETED_OBJECTS - 1))
 def test_an_old_database_gets_the_tables_of_a_new_one(empty_database: str, version: int) -> None:
     with contextlib.closing(open_engine(empty_database)) as engine:
         new = engine.read(layout)
@@ -163,8 +166,32 @@ def test_an_old_database_gets_the_tables_of_a_new_one(empty_database: str, versi
             upgrade(tx, MIGRATIONS[: version - FIRST + 1])
 
         engine.write(go_back)
+        assert engine.read(layout) != new
     with contextlib.closing(open_engine(empty_database)) as engine:
         assert engine.read(layout) == new
+
+
+def test_an_upgrade_drops_the_tables_of_deleted_objects(store: Store, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "PIECE", 0)
+    things, others = (store.object(slug, {"slug": "code", "type": "text", "is_unique": True}) for slug in ("things", "others"))
+    kept = [store.create(made, code="Code 1") for made in (things, others)][1]
+    ((number,),) = store.rows("SELECT number FROM crm_object WHERE id = ?", things)
+
+    def delete_as_before(tx: Tx) -> None:
+        objects.delete_attribute(tx, things, code)
+        tx.execute("CREATE TABLE object_removal (number INTEGER PRIMARY KEY, is_indexed INTEGER NOT NULL)")
+        tx.execute("INSERT INTO object_removal (number, is_indexed) VALUES (?, 1)", (number,))
+        tx.execute("DELETE FROM crm_object WHERE id = ?", (things,))
+        tx.execute("DELETE FROM schema_version WHERE version = ?", (DELETED_OBJECTS,))
+
+    code = store.attribute(things, "code")["id"]
+    store.engine.write(delete_as_before)
+    assert len(store.rows("SELECT record_id FROM unique_value")) == 2
+    with contextlib.closing(open_engine(database)) as engine:
+        assert not {f"record_{number}", "object_removal"} & {row[0] for row in engine.read(layout)}
+    assert store.find(others) == [kept]
+    assert store.rows("SELECT record_id FROM unique_value") == [(kept["id"],)]
+    assert store.rows("SELECT * FROM attribute_removal") == []
 
 
 def test_a_newer_database_is_refused_unchanged(store: Store, database: str) -> None:
@@ -177,7 +204,7 @@ def test_a_newer_database_is_refused_unchanged(store: Store, database: str) -> N
 
 
 def test_a_database_older_than_the_first_release_is_refused_unchanged(store: Store, database: str) -> None:
-    store.engine.write(lambda tx: tx.execute("UPDATE schema_version SET version = version - 1"))
+    store.engine.write(lambda tx: tx.execute("UPDATE schema_version SET version = version - ?", (FIRST,)))
     with pytest.raises(ConfigError, match=f"from version {FIRST} on") as caught:
         open_engine(database)
     assert caught.value.hint is not None

@@ -289,10 +289,34 @@ def upgrade(tx: Tx, migrations: Sequence[Migration]) -> None:
             tx.execute("INSERT INTO schema_version (version, name) VALUES (?, ?)", (version, migration.name))
 
 
-FIRST = 30
+_HOURS = """CREATE TABLE webhook_hour (endpoint_id {text} NOT NULL, hour INTEGER NOT NULL, time_class INTEGER NOT NULL,
+    attempts BIGINT NOT NULL, PRIMARY KEY (endpoint_id, hour, time_class))"""
+_USED_TOKENS = "CREATE TABLE used_token (digest {text} PRIMARY KEY, expires_at BIGINT NOT NULL)"
+_DELETED_OBJECTS = "CREATE TABLE IF NOT EXISTS object_removal (number INTEGER PRIMARY KEY, is_indexed INTEGER NOT NULL)"
+_LATER = ("used_link", "oidc_trust", "device_login")
+
+
+def _drop_deleted_objects(tx: Tx) -> None:
+    """Drop the tables of deleted objects that an older version has not emptied yet."""
+    for (number,) in tx.all("SELECT number FROM object_removal"):
+        attributes = "SELECT number FROM attribute_removal WHERE object_number = ?"
+        tx.execute(f"DELETE FROM unique_value WHERE attribute IN ({attributes})", (number,))
+        tx.execute("DELETE FROM attribute_removal WHERE object_number = ?", (number,))
+        tx.execute(f"DROP TABLE record_{number}")
+
+
+FIRST = 24
 """The version of the first migration: databases with lower ones were made before any release."""
 
-MIGRATIONS: tuple[Migration, ...] = (Migration("first release", [*tables(*TABLES), keys.make_signing_keys]),)
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration("first release", [*tables(*(name for name in TABLES if name not in _LATER)), _HOURS, keys.make_signing_keys]),
+    Migration("links that work once", tables("used_link")),
+    Migration("trust in issuers of tokens", [*tables("oidc_trust"), _USED_TOKENS]),
+    Migration("logins of devices", tables("device_login")),
+    Migration("no counts of attempts by the hour", ["DROP TABLE webhook_hour"]),
+    Migration("one table of what works once", ["DROP TABLE IF EXISTS used_token"]),
+    Migration("deleted objects go at once", [_DELETED_OBJECTS, _drop_deleted_objects, "DROP TABLE object_removal"]),
+)
 
 
 def newest_version(migrations: Sequence[Migration] = MIGRATIONS) -> int:
