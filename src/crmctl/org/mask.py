@@ -35,6 +35,7 @@ AREAS = (202, 212, 213, 215, 303, 305, 312, 404, 412, 415, 503, 512, 602, 612, 6
 """Area codes; the numbers 555-0100 to 555-0199 of each are reserved for fiction."""
 
 VOCABULARY = "\0".join([*FIRST, *LAST, *WORDS, *DOMAINS]).lower()
+"""Words of masked values. A text inside one word is no leak; a NUL keeps two words from being one text."""
 
 FORM = frozenset(["value", "label", "type", "kind", "id", "number", "code", "countrycode", "extension", "isprimary", "primary"])
 """Folded keys of objects that tell the form of a value. Other keys, except parts of composites, may be personal."""
