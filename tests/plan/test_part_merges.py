@@ -18,7 +18,8 @@ from crmctl.files.sources import GivenInput
 from crmctl.models.findings import Finding
 from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import ImportPlan, open_input
-from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import reopen
@@ -86,7 +87,9 @@ class PartsDesk:
         self.clock.advance(1)
         self.findings.clear()
         context = QuietContext(self.server.crm(self.clock), self.clock)
-        return run_job(context, job, RunOptions(self.options), self.findings.append)
+        result = run_job(context, JobHooks(job), self.options)
+        self.findings += result.findings.kept
+        return result
 
     def load(self, header: str, *rows: str, **options: Any) -> ImportResult:
         return self.run(self.start(self.file(header, *rows), **options))

@@ -12,9 +12,9 @@ from crmctl.errors import ExitCode, RejectedError
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.sources import GivenInput
 from crmctl.match.references import Reference, ReferenceMap
-from crmctl.models.findings import Finding
 from crmctl.plan.import_plan import ImportPlan
-from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import choose_job, reopen
@@ -43,7 +43,6 @@ class Desk:
         self.folder = folder
         self.clock = FakeClock()
         self.store = JobStore(folder / "state", self.clock)
-        self.findings: list[Finding] = []
         self.attributes = list(ATTRIBUTES)
 
     def load(self, text: str, *keys: str, missing: str = "create", stop: bool = True, **options: Any) -> ImportResult:
@@ -63,7 +62,7 @@ class Desk:
 
     def run(self, job: ImportJob) -> ImportResult:
         context = QuietContext(self.server.crm(self.clock), self.clock)
-        return run_job(context, job, RunOptions(DeliveryOptions(concurrency=1)), self.findings.append)
+        return run_job(context, JobHooks(job), DeliveryOptions(concurrency=1))
 
     def people(self) -> dict[str, dict[str, Any]]:
         """Return everyone's values by address, with addresses in place of ids."""

@@ -18,7 +18,8 @@ from crmctl.errors import ExitCode, PartialError, UsageError
 from crmctl.files.sources import GivenInput
 from crmctl.models.resources import Attribute
 from crmctl.plan.import_plan import ImportPlan
-from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import
 from crmctl.plan.results import outcome_of
 from crmctl.plan.resume import RepairRequest, RepairResult, repair
@@ -54,7 +55,7 @@ class RepairDesk(QuietContext):
         target = ImportTarget("people", OBJECT_ID, ORIGIN, self.attributes, self.service)
         job = start_import(JobStore(self.state, self.clock), target, GivenInput.at(file), JobOptions(ImportPlan()))
         self.job = job.id
-        self.result = run_job(self, job, RunOptions(DeliveryOptions(concurrency=1, max_rows=3)), lambda _: None)  # type: ignore[arg-type]
+        self.result = run_job(self, JobHooks(job), DeliveryOptions(concurrency=1, max_rows=3))  # type: ignore[arg-type]
         self.clock.sleep(1000)
         assert self.there == Counter({n: 1 + (4 <= n <= 6) for n in range(1, 10)})
 

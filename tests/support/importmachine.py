@@ -28,7 +28,8 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.audit import audit
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import rows_of
-from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.results import write_results
 from crmctl.plan.resume import reopen
@@ -214,7 +215,7 @@ class Imports(RuleBasedStateMachine):
             journal: Any = opened.journal
             journal.step, journal.left = death or ("", 0)
             try:
-                run_job(QuietContext(self._crm(), self.clock), opened, RunOptions(OPTIONS), lambda _: None)
+                run_job(QuietContext(self._crm(), self.clock), JobHooks(opened), OPTIONS)
             except Killed:
                 self.clock.advance(1)
                 return

@@ -17,7 +17,8 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.feed import FeedPlan
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import rows_of
-from crmctl.plan.job_run import RunOptions, run_job
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import choose_job, reopen
@@ -87,7 +88,9 @@ class KeyDesk:
 
     def _run(self, job: ImportJob) -> ImportResult:
         context = QuietContext(self.server.crm(self.clock), self.clock)
-        return run_job(context, job, RunOptions(self.options), self.findings.append)
+        result = run_job(context, JobHooks(job), self.options)
+        self.findings += result.findings.kept
+        return result
 
 
 def undo(folder: Path, origin: str, service: Crm, clock: Clock, attributes: Sequence[Attribute] = tuple(ATTRIBUTES)) -> Undo:

@@ -20,7 +20,8 @@ from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, open_input
-from crmctl.plan.job_run import RunOptions, finished_result, run_job
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import finished_result, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
 from crmctl.plan.results import ImportResult, write_results
 from crmctl.plan.resume import choose_job, reopen
@@ -62,14 +63,14 @@ class Desk:
         self.clock.advance(1)
         with temporary_input(self.store, str(file), io.BytesIO(stdin)) as given:
             job = start_import(self.store, self.target, given, JobOptions(plan or ImportPlan(), again=again))
-            return self._run(job, RunOptions(options, failed_copy=failed))
+            return self._run(job, options, failed)
 
     @property
     def target(self) -> ImportTarget:
         return ImportTarget("people", OBJECT_ID, self.server.origin, self.attributes, self.server.crm())
 
-    def _run(self, job: ImportJob, options: RunOptions) -> ImportResult:
-        return run_job(QuietContext(self.server.crm(), self.clock), job, options, self.findings.append)
+    def _run(self, job: ImportJob, options: DeliveryOptions, failed: Path | None = None) -> ImportResult:
+        return run_job(QuietContext(self.server.crm(), self.clock), JobHooks(job), options, failed)
 
     def resume(self, reference: str | None = None, *, last: bool = False) -> ImportResult:
         info = choose_job(self.store, reference, last=last)
@@ -77,7 +78,7 @@ class Desk:
         if done is not None:
             return done
         job = reopen(self.store, info, self.server.origin, self.attributes)
-        return self._run(job, RunOptions(SEQUENTIAL))
+        return self._run(job, SEQUENTIAL)
 
 
 @pytest.fixture

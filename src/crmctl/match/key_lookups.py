@@ -14,7 +14,7 @@ from crmctl.client.answers import ListQuery, Page
 from crmctl.client.directory import Lister
 from crmctl.errors import InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.frozen import frozen
-from crmctl.match.keys import AtHand, KeyIndex, KeyRule, nothing_at_hand
+from crmctl.match.keys import AtHand, KeyIndex, KeyRule
 from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Attribute, AttributeType, Record
 from crmctl.read.read_back import LONG_READ
@@ -175,7 +175,7 @@ class Lookup:
     advance: Callable[[int], None] = lambda _: None
     tell: Callable[[str], None] = lambda _: None
     newest: Page[Record] | None = None
-    at_hand: AtHand = nothing_at_hand
+    at_hand: AtHand | None = None
     slugs: Collection[str] | None = None
     requests: int = 0
     as_of: int = 0
@@ -189,7 +189,7 @@ class Lookup:
         count = index.key_count
         if not count:
             return
-        stock = self.at_hand(self.object_id, self.slugs)
+        stock = self.at_hand(self.object_id, self.slugs) if self.at_hand is not None else None
         if stock is not None:
             for records in stock.pages:
                 index.see(records)

@@ -149,7 +149,3 @@ class RecordStock(NamedTuple):
 
 AtHand = Callable[[str, Collection[str] | None], RecordStock | None]
 """Return an object's records from the mirror, if it holds the attributes of these slugs (None: all)."""
-
-
-def nothing_at_hand(_: str, __: Collection[str] | None) -> RecordStock | None:
-    return None

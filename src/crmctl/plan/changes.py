@@ -28,7 +28,7 @@ from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
 from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, before_image, finding_of_merge, open_input
 from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
+from crmctl.plan.job_run import requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import GuardedRequest, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows
@@ -286,10 +286,8 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
     with ExitStack() as stack:
         records = stack.enter_context(KnownRecords())
         ids_input, plan, guard = stack.enter_context(_prepared(context, request, target, plan, records))
-        job_options = JobOptions(plan, kind=JobKind.UPDATE, guard=guard)
-        job = start_import(store, target, ids_input, job_options)
-        options = RunOptions(delivery, request.failed_copy, lambda job: UpdateHooks(job, approve, records))
-        return run_or_leave_nothing(context, job, options)
+        job = start_import(store, target, ids_input, JobOptions(plan, kind=JobKind.UPDATE, guard=guard))
+        return run_or_leave_nothing(context, UpdateHooks(job, approve, records), delivery, request.failed_copy)
 
 
 def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePreview:

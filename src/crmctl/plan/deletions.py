@@ -37,7 +37,7 @@ from crmctl.models.resources import BULK_LIMIT, Attribute, BulkFailure, BulkResu
 from crmctl.plan.changes import Selection
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import RunOptions, requests_made, run_or_leave_nothing
+from crmctl.plan.job_run import requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import resolve_target, store_of
 from crmctl.plan.results import ImportResult, service_words
@@ -160,9 +160,8 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         job = start_import(store, target, ids_input, JobOptions(only_ids, kind=JobKind.DELETE))
         place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
         job.journal.remember(PLACE, str(Path(place).absolute()) if place else None)
-        hooks = (lambda job: DeleteHooks(job, records)) if is_read else DeleteHooks
-        options = RunOptions(DeliveryOptions(concurrency=request.concurrency), hooks=hooks)
-        result = run_or_leave_nothing(context, job, options)
+        hooks, delivery = DeleteHooks(job, records if is_read else None), DeliveryOptions(concurrency=request.concurrency)
+        result = run_or_leave_nothing(context, hooks, delivery)
         return deletion_of(context, store.find(job.id), result)
 
 

@@ -102,15 +102,13 @@ def dry_run(
         planned = with_references(planned, target)
         looked_up.enter_context(closing(planned))
         forecast = _Forecast(planned, decisions)
-        resolver = resolver_of(planned, target.object_id, _feed(planned, target, context, looked_up))
+        resolver = resolver_of(planned, _feed(planned, target, context, looked_up))
         if resolver is None:
             checked = _check(planned, report, forecast.write_valid)
             if decisions is not None:
                 decisions.see_records(Reader(lister, target.object_id))
         else:
-            lookup = resolver.lookup(lister, lambda: False)
-            lookup.newest = target.newest.if_new(clock) if target.newest is not None else None
-            lookup.at_hand, lookup.tell = target.at_hand or lookup.at_hand, target.tell
+            lookup = Lookup(lister, target.object_id, tell=target.tell, newest=target.newest(), at_hand=target.at_hand)
             checked = _look_up(planned, resolver, lookup, forecast, report)
         later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
         later += bool(forecast.creates)  # the comparison at the end

@@ -20,13 +20,13 @@ from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.import_plan import ImportPlan, before_image, file_digest
 from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import RunOptions, run_to_result
+from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import store_of
 from crmctl.plan.results import ImportResult
 from crmctl.values.composites import Given, without_bare_amounts
 from crmctl.write.database import JobKind, RowState
-from crmctl.write.in_flight import WriteBatch
+from crmctl.write.in_flight import DeliveryOptions, WriteBatch
 from crmctl.write.journal import BEFORE, Journal
 
 NAME = "records edit"
@@ -75,7 +75,7 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     with temporary_table(store, NAME, partial(spool_ids, [request.shown.id])) as ids_input:
         job = start_import(store, target, ids_input, job_options)
     keep_text(job.journal, request.text)
-    result = run_to_result(context, job, RunOptions(hooks=lambda job: EditHooks(job, editing)))
+    result = run_job(context, EditHooks(job, editing), DeliveryOptions())
     document = result.summary.to_document()
     if document["updated"]:
         return Edited(editing.written or context.service.get_record(object_id, request.shown.id), job.id)

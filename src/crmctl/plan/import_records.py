@@ -19,7 +19,8 @@ from crmctl.frozen import frozen
 from crmctl.models.resources import Attribute
 from crmctl.plan.final_count import LATE_FACTOR, LOOKS, NOTED_LOOKS, UNKNOWN_LAG, UNVERIFIED
 from crmctl.plan.import_plan import ImportPlan, PlannedInput
-from crmctl.plan.job_run import RunOptions, run_to_result
+from crmctl.plan.job_hooks import JobHooks
+from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import (
     GuardedRequest,
@@ -58,7 +59,7 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
     """
     check_places(request.failed_copy, request.file if request.rows is None else None)
     store_of(context).prepare()
-    options, guard, plan = RunOptions(request.delivery(), request.failed_copy), request.guard(), request.plan()
+    delivery, guard, plan = request.delivery(), request.guard(), request.plan()
     mirror = mirror_of(context, request.mirror)
     target = resolve_target(context, request.object, mirror)
     with ExitStack() as stack:
@@ -66,9 +67,10 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(request.keys)))
         target, plan = prepared(context, request, target, plan, source.path, mirror)
         if _has_waited(context, target, plan):
-            target = replace(target, newest=None)  # the newest page is outdated
+            target = replace(target, newest=lambda: None)  # the newest page is outdated
         job_options = JobOptions(plan, request.again, keeps_overwritten=request.keeps_overwritten, guard=guard)
-        return run_to_result(context, start_import(store_of(context), target, source, job_options), options)
+        job = start_import(store_of(context), target, source, job_options)
+        return run_job(context, JobHooks(job), delivery, request.failed_copy)
 
 
 def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) -> bool:
@@ -171,15 +173,15 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
     Raises UsageError for an outdated plan, and the errors of an import.
     """
     check_places(request.failed_copy, request.file, request.input)
-    options = RunOptions(request.delivery(), request.failed_copy)
-    guard, store = request.guard(), store_of(context)
+    delivery, guard, store = request.delivery(), request.guard(), store_of(context)
     store.prepare()
     with ExitStack() as stack:
         target, saved, source, planned = stack.enter_context(opened_plan(context, request))
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(planned.plan.mapping.keys)))
         _has_waited(context, target, planned.plan)
         job_options = JobOptions(planned.plan, request.again, saved.path, guard=guard)
-        return run_to_result(context, start_import(store, target, replace(source, name=str(source.path)), job_options), options)
+        job = start_import(store, target, replace(source, name=str(source.path)), job_options)
+        return run_job(context, JobHooks(job), delivery, request.failed_copy)
 
 
 @contextmanager

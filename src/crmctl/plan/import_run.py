@@ -122,9 +122,6 @@ SEAL = "rows kept"
 LABELS = {"update": "updating", "delete": "deleting", "recreate": "creating again"}
 """Labels of the progress bar by kind of job."""
 
-Keep = Callable[[Sequence[SendableRow]], None]
-"""Receives valid rows."""
-
 
 class RunEnded(Exception):
     """Ends a run whose job still has a summary. `error` says why."""
@@ -195,40 +192,33 @@ def _check_into(run: ImportRun, spool: EntrySpool) -> None:
     journal.state = state
 
 
-def _check(run: ImportRun, keep: Keep) -> JobState:
+def _check(run: ImportRun, keep: Callable[[Sequence[SendableRow]], None]) -> JobState:
     """Validate all rows, pass the valid ones to `keep`, and return the new state of the job.
 
     An interrupted check starts again in the next run. An unreadable input rejects the job and raises its error.
     """
+    journal, rejected, fatal = run.journal, False, False
+    updates_by_id = journal.header.mode == Mode.UPDATE and run.resolver is None
     try:
-        return _read_all(run, keep)
-    except StorageError:
+        journal.restart_check()
+        with showing(run.progress, "checking"):
+            for chunk in chunks(run.rows()):
+                remarkable = [row for row in chunk if type(row) is not Entry and row.findings]
+                errors = {row.ordinal: text for row in remarkable if (text := rejection(row)) is not None}
+                for finding in (finding for row in remarkable for finding in row.findings):
+                    run.report(finding)
+                    fatal = fatal or finding.severity is Severity.FATAL
+                journal.conclude(((ordinal, RowState.REJECTED, None, error) for ordinal, error in errors.items()), len(chunk))
+                valid = [row for row in chunk if row.ordinal not in errors] if errors else chunk
+                keep(_with_ids(run, valid) if updates_by_id else valid)
+                rejected = rejected or bool(errors)
+                run.progress.advance(len(chunk))
+                if run.interrupt.requested:
+                    return JobState.CHECKING
+    except CrmctlError as error:
+        if not isinstance(error, StorageError):
+            journal.state = JobState.REJECTED
         raise
-    except CrmctlError:
-        run.journal.state = JobState.REJECTED
-        raise
-    finally:
-        run.progress.finish()
-
-
-def _read_all(run: ImportRun, keep: Keep) -> JobState:
-    run.journal.restart_check()
-    run.progress.start("checking")
-    rejected = fatal = False
-    updates_by_id = run.journal.header.mode == Mode.UPDATE and run.resolver is None
-    for chunk in chunks(run.rows()):
-        remarkable = [row for row in chunk if type(row) is not Entry and row.findings]
-        errors = {row.ordinal: text for row in remarkable if (text := rejection(row)) is not None}
-        for finding in (finding for row in remarkable for finding in row.findings):
-            run.report(finding)
-            fatal = fatal or finding.severity is Severity.FATAL
-        run.journal.conclude(((ordinal, RowState.REJECTED, None, error) for ordinal, error in errors.items()), len(chunk))
-        valid = [row for row in chunk if row.ordinal not in errors] if errors else chunk
-        keep(_with_ids(run, valid) if updates_by_id else valid)
-        rejected = rejected or bool(errors)
-        run.progress.advance(len(chunk))
-        if run.interrupt.requested:
-            return JobState.CHECKING
     return JobState.REJECTED if fatal or (rejected and run.stop_on_error) else JobState.OPEN
 
 
@@ -245,16 +235,19 @@ def _with_ids(run: ImportRun, rows: Sequence[SendableRow]) -> Sequence[SendableR
 
 def _resolve(run: ImportRun, resolver: Resolver) -> None:
     """Check the input and find the record of each row. In a resumed job, look only for rows that were not sent."""
+    from crmctl.match.key_lookups import Lookup
     from crmctl.match.keys import KeyIndex
 
-    journal = run.journal
-    lookup = resolver.lookup(run.service, lambda: run.interrupt.requested, run.progress)
-    lookup.at_hand = run.at_hand or lookup.at_hand
-    lookup.newest = run.newest.if_new(run.clock) if run.newest is not None else None
+    journal, progress = run.journal, run.progress
+    lookup = Lookup(
+        run.service, journal.header.object_id, lambda: run.interrupt.requested, progress.advance, progress.note, run.newest(), run.at_hand
+    )
     try:
         with KeyIndex(resolver.rule) as index:
             if journal.state is not JobState.CHECKING:
-                resolver.refresh(journal, index, lookup, _unsettled(run))
+                if journal.state is JobState.OPEN:
+                    unsettled = (cast("Payload", row) for row, entry in entries_of(journal, run.rows()) if entry is None)
+                    resolver.refresh(journal, index, lookup, unsettled)
                 return
             state = _check(run, lambda rows: index.want_all(cast("Sequence[Payload]", rows)))
             if state is JobState.OPEN:
@@ -273,12 +266,6 @@ def _resolve(run: ImportRun, resolver: Resolver) -> None:
         raise RunEnded(failure) from failure
     finally:
         run.progress.finish()
-
-
-def _unsettled(run: ImportRun) -> Iterator[Payload]:
-    if run.journal.state is not JobState.OPEN:
-        return
-    yield from (cast("Payload", row) for row, entry in entries_of(run.journal, run.rows()) if entry is None)
 
 
 def _send(run: ImportRun, rows: SentRows, *, is_resumed: bool) -> RunResult:
@@ -353,7 +340,7 @@ def _take_baseline(context: SendContext, reader: Reader) -> None:
     journal = context.journal
     if journal.has_sent or journal.recall("baseline") is not None or journal.header.kind in ("update", "delete"):
         return
-    newest = context.newest.if_new(context.clock) if context.newest is not None else None
+    newest = context.newest()
     try:
         if newest is None and journal.header.mode != "create":
             with suppress(RejectedError):
@@ -378,12 +365,8 @@ def entry_maker(journal: Journal) -> Callable[[SendableRow], Entry]:
 
 
 def rows_of(journal: Journal, rows: InputRows) -> Callable[[], Iterator[Entry]]:
-
-    def again() -> Iterator[Entry]:
-        entry = entry_maker(journal)
-        return (entry(row) for row in rows() if not row.findings or rejection(row) is None)
-
-    return again
+    entry = entry_maker(journal)
+    return lambda: (entry(row) for row in rows() if not row.findings or rejection(row) is None)
 
 
 def rejection(row: SendableRow) -> str | None:

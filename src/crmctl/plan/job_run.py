@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,6 @@ from crmctl.bulk_context import BulkContext
 from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError, StorageError, UsageError
 from crmctl.files.whole_files import check_place
-from crmctl.frozen import frozen
-from crmctl.models.findings import Finding
 from crmctl.plan.final_count import RunResult
 from crmctl.plan.import_plan import Guard, ImportPlan
 from crmctl.plan.import_run import rows_of, run_import
@@ -34,59 +31,43 @@ RESULTS_DUE = "results due"
 """Journal fact: the result files are not up to date."""
 
 
-@frozen
-class RunOptions:
-    """Options of a run: how to send rows, where to copy failed and rejected rows, and the hooks of the job."""
-
-    delivery: DeliveryOptions = field(default_factory=DeliveryOptions)
-    failed_copy: Path | None = None
-    hooks: Callable[[ImportJob], JobHooks] = JobHooks
-
-
-def run_to_result(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
-    """Run or resume a job and return the outcome of its rows. Raises the errors of `run_job`."""
-    if job.journal.header.kind == JobKind.IMPORT:
-        for note in (*job.input.source.dialect.told, *job.input.mapping.notes):
-            context.listener.note(note)
-    findings = FindingLog(context.listener.report)
-    result = run_job(context, job, options, findings)
-    if job.journal.header.kind == JobKind.IMPORT:
-        note_if_empty(context, result.input, result.summary.rows)
-    return replace(result, findings=findings)
-
-
-def run_or_leave_nothing(context: BulkContext, job: ImportJob, options: RunOptions) -> ImportResult:
+def run_or_leave_nothing(context: BulkContext, hooks: JobHooks, delivery: DeliveryOptions, failed_copy: Path | None = None) -> ImportResult:
     """Run a job the user just confirmed. If it fails before its first write, delete it and raise the error. Also raise the error of a job
     whose journal was removed meanwhile."""
-    store = store_of(context)
-    result = run_to_result(context, job, options)
-    info = next((info for info in store.list() if info.id == job.id), None)
+    store, job = store_of(context), hooks.job.id
+    result = run_job(context, hooks, delivery, failed_copy)
+    info = next((info for info in store.list() if info.id == job), None)
     if result.error is not None and (info is None or (info.is_resumable and not info.has_sent)):
         if info is not None:
             store.remove(info)
         else:
             done = result.summary.counts[RowState.CREATED] + result.summary.counts[RowState.UPDATED]
             result.error.message += f"; carried out: {done:,} of {result.summary.rows:,} rows"
-        if result.error.hint == f"crmctl bulk resume {job.id}":
+        if result.error.hint == f"crmctl bulk resume {job}":
             result.error.hint = "make room there, then give the command again" if result.error.code == "no_space" else None
         raise result.error
     return result
 
 
-def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: Callable[[Finding], None]) -> ImportResult:
+def run_job(context: BulkContext, hooks: JobHooks, delivery: DeliveryOptions, failed_copy: Path | None = None) -> ImportResult:
     """Check and send the rows of a job and write the result files. A resumed job continues where it stopped.
 
-    Closes the job's journal and input. The result holds the outcome of rows and an error that ended sending. Raises CrmctlError if the
-    input cannot be read, another process is working on the job, or a file cannot be written.
+    `failed_copy` also gets the failed and rejected rows. Closes the job's journal and input. The result holds the outcome of rows and an
+    error that ended sending. Raises CrmctlError if the input cannot be read, another process is working on the job, or a file cannot be
+    written.
     """
+    job, findings = hooks.job, FindingLog(context.listener.report)
     plan = ImportPlan.from_document(job.journal.header.plan)
+    is_import = job.journal.header.kind == JobKind.IMPORT
+    for note in (*job.input.source.dialect.told, *job.input.mapping.notes) if is_import else ():
+        context.listener.note(note)
     with closing(job.journal) as journal, closing(job.input), ExitStack() as stack:
-        if options.failed_copy is not None:
-            _check_place(options.failed_copy, journal)
-        hooks, before = options.hooks(job), summarize(journal).requests
+        if failed_copy is not None:
+            _check_place(failed_copy, journal)
+        before = summarize(journal).requests
         run = ImportRun(
-            context.service, journal, options.delivery, context.clock, context.listener.progress,
-            rows=job.rows, report=report, resolver=_resolver(job, plan, stack), hooks=hooks,
+            context.service, journal, delivery, context.clock, context.listener.progress,
+            rows=job.rows, report=findings, resolver=_resolver(job, plan, stack), hooks=hooks,
             stop_on_error=plan.stop_on_error, guard=Guard(**journal.header.guard), newest=job.newest, at_hand=job.at_hand,
             write=hooks.writer(context.service),
         )  # fmt: skip
@@ -95,20 +76,23 @@ def run_job(context: BulkContext, job: ImportJob, options: RunOptions, report: C
             result = run_import(run)
         except StorageError as failure:
             result = RunResult(failure)
-        notes = [*result.notes, *(_look_back(context.service, job, options.delivery) if result.error is None else ())]
+        notes = [*result.notes, *(_look_back(context.service, job, delivery) if result.error is None else ())]
         unwritten: CrmctlError | None = None
         try:
-            _write_results(job, options.failed_copy)
+            _write_results(job, failed_copy)
         except (UsageError, StorageError) as failure:
             unwritten = failure
-        error = result.error or unwritten
         effort(journal, before + requests_made(context) - summarize(journal).requests)
         unlinked = hooks.unlinked
         notes += [f"written, but not linked to another row: {unlinked:,}; the failed file names the records"] if unlinked else []
         resumable = journal.state in (JobState.CHECKING, JobState.OPEN) or (unwritten is not None and bool(journal.recall(RESULTS_DUE)))
         resumable = resumable and (journal.folder / FILE_NAME).is_file()
-        copy = options.failed_copy if unwritten is None else None
-        return outcome_of(journal, error, notes, is_resumable=resumable, failed_copy=copy, unlinked=unlinked)
+        copy = failed_copy if unwritten is None else None
+        error = result.error or unwritten
+        outcome = outcome_of(journal, error, notes, is_resumable=resumable, failed_copy=copy, unlinked=unlinked)
+    if is_import:
+        note_if_empty(context, outcome.input, outcome.summary.rows)
+    return replace(outcome, findings=findings)
 
 
 def _resolver(job: ImportJob, plan: ImportPlan, until: ExitStack) -> Resolver | None:
@@ -121,7 +105,7 @@ def _resolver(job: ImportJob, plan: ImportPlan, until: ExitStack) -> Resolver | 
         from crmctl.plan.feed import feed_of
 
         feed = until.enter_context(feed_of(job.journal, plan.feed, job.input.shown_attributes))
-    return resolver_of(job.input, job.journal.header.object_id, feed)
+    return resolver_of(job.input, feed)
 
 
 def requests_made(context: BulkContext) -> int:

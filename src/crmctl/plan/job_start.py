@@ -26,15 +26,19 @@ from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Header, Journal
 
 if TYPE_CHECKING:
+    from crmctl.client.answers import Page
     from crmctl.match.key_lookups import Lookup
     from crmctl.match.keys import AtHand
+    from crmctl.models.resources import Record
     from crmctl.plan.job_hooks import JobHooks
     from crmctl.plan.row_actions import Resolver
-    from crmctl.read.records import NewestPage
 
 
 PLAN_NAME = "plan.jsonl"
 """The copy of the applied plan in a job's folder."""
+
+Newest = Callable[[], "Page[Record] | None"]
+"""Returns the records of the object that changed last, if they were just read."""
 
 
 @frozen
@@ -46,8 +50,7 @@ class ImportTarget:
     origin: str
     attributes: Sequence[Attribute]
     service: Getter
-    newest: NewestPage | None = None
-    """The newest page of the object, if it was already read."""
+    newest: Newest = lambda: None
     at_hand: AtHand | None = None
     """Returns records from the mirror."""
     tell: Callable[[str], None] = lambda _: None
@@ -77,7 +80,7 @@ class ImportJob:
 
     journal: Journal
     input: PlannedInput
-    newest: NewestPage | None = None
+    newest: Newest = lambda: None
     at_hand: AtHand | None = None
     _versions: set[tuple[int, int, int]] = field(default_factory=set)
     """Inode, size and time of the file for which its content was compared with the job's."""
@@ -179,7 +182,6 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
     if not plan.references:
         return planned
     from crmctl.match.key_lookups import Lookup
-    from crmctl.match.keys import nothing_at_hand
     from crmctl.match.references import OwnRows, ReferenceMap
 
     references = ReferenceMap(plan.references, folder, missing=plan.missing_references)
@@ -188,7 +190,7 @@ def with_references(planned: PlannedInput, target: ImportTarget, folder: Path | 
         own = OwnRows(target.object_id, mapping.options.mode is Mode.CREATE, mapping.options.keys, mapping.options.on_duplicate_key)
 
     def lookup(object_id: str) -> Lookup:
-        return Lookup(target.service, object_id, tell=target.tell, at_hand=target.at_hand or nothing_at_hand)
+        return Lookup(target.service, object_id, tell=target.tell, at_hand=target.at_hand)
 
     with ExitStack() as unless_learned:
         unless_learned.enter_context(closing(references))

@@ -39,7 +39,7 @@ def phase_context(run: SendContext, name: str, **facts: Any) -> Iterator[SendCon
         header: Header = replace(main.header, job=f"{main.header.job}/{name}", created_at=run.clock.now(), **{**plain, **facts})
         journal = Journal.create(folder, header, run.clock)
     with closing(journal or Journal(folder, run.clock)) as journal, journal.hold():
-        yield replace(run, journal=journal, newest=None)  # that page may be of another object
+        yield replace(run, journal=journal, newest=lambda: None)  # that page may be of another object
 
 
 def send_phase(phase: SendContext, count: int, entries: Callable[[], Iterable[Entry]], what: str) -> None:

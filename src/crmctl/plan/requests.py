@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +20,7 @@ from crmctl.files.whole_files import check_place
 from crmctl.frozen import frozen
 from crmctl.mirror.place import mirror_path
 from crmctl.models.ids import check_choice
-from crmctl.models.resources import Attribute, AttributeType
+from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType
 from crmctl.plan.import_plan import FeedPlan, Guard, ImportPlan
 from crmctl.plan.job_start import ImportTarget
 from crmctl.values.attribute_types import COMPOSITE_TYPES
@@ -30,8 +30,9 @@ from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore, ObjectLock
 
 if TYPE_CHECKING:
+    from crmctl.client.answers import Page
+    from crmctl.models.resources import Record
     from crmctl.plan.mirrored_records import MirroredRecords
-    from crmctl.read.records import NewestPage
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -197,8 +198,11 @@ class ImportRequest(GuardedRequest, ReadRequest):
         )
 
 
-SAMPLES = 20
+SAMPLE_RECORDS = 20
 """Number of existing records read to learn the form of composite values."""
+
+STILL_NEW = 10.0
+"""Seconds for which a page of records counts as current."""
 
 
 def store_of(context: BulkContext) -> JobStore:
@@ -218,24 +222,24 @@ def resolve_target(context: BulkContext, object_name: str, mirror: MirroredRecor
     return ImportTarget(object_name, object_id, context.origin, active_ones(every), context.service, at_hand=mirror, tell=tell)
 
 
-def newest_page(context: BulkContext, target: ImportTarget) -> NewestPage | None:
-    """Read the newest page; None if the API key may not read it."""
-    from crmctl.read.records import NewestPage
-
+def newest_page(context: BulkContext, target: ImportTarget) -> Callable[[], Page[Record] | None]:
+    """Read the records changed last. Return a function that returns them while they are current; None if the key may not read them."""
+    clock, read_at = context.clock, context.clock.monotonic()
     try:
-        return NewestPage.read(context.crm, target.object_id, context.clock)
+        page = context.crm.list_records(target.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT)
     except ForbiddenError:
-        return None
+        return lambda: None
+    return lambda: page if clock.monotonic() - read_at <= STILL_NEW else None
 
 
 def sample_records(context: BulkContext, target: ImportTarget) -> tuple[dict[str, Any], ...]:
     """Return a few existing records, whose composite values serve as a model; none if the API key may not read them."""
-    if target.newest is not None:
-        return tuple(record.data for record in target.newest.page.items[:SAMPLES])
+    if (newest := target.newest()) is not None:
+        return tuple(record.data for record in newest.items[:SAMPLE_RECORDS])
     if not any(attribute.type in COMPOSITE_TYPES for attribute in target.attributes):
         return ()
     try:
-        page = context.crm.list_records(target.object_id, limit=SAMPLES)
+        page = context.crm.list_records(target.object_id, limit=SAMPLE_RECORDS)
     except ForbiddenError:
         return ()
     return tuple(record.data for record in page.items)

@@ -24,7 +24,7 @@ from crmctl.plan.feed import KeptValues
 from crmctl.plan.import_plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import RunOptions, finished_result, run_to_result
+from crmctl.plan.job_run import finished_result, run_job
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
 from crmctl.plan.results import ImportResult, duplicates_text, lacks_files, write_results
@@ -81,11 +81,10 @@ def resume(
     check_service(job.header, context.origin)
     target = resolve_target(context, job.header.object_id)
     ready = reopen(store, job, context.origin, target.attributes if finished is None else None)
-    options = RunOptions(request.delivery(), failed_copy=request.failed_copy, hooks=hooks_of(context, job.header, approve))
     target = replace(target, object=job.header.object)
     with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
         text = kept_text(ready.journal)
-        result = run_to_result(context, ready, options)
+        result = run_job(context, _hooks(context, ready, approve), request.delivery(), request.failed_copy)
     if isinstance(result.error, RejectedError) and text is not None:
         result.error.hint = f"{text}; crmctl bulk jobs {job.id} --remove forgets the job"
     return result
@@ -105,13 +104,13 @@ def _refuse_older(store: JobStore, job: JobInfo) -> None:
             )
 
 
-def hooks_of(context: BulkContext, header: Header, approve: Approve = agree) -> Callable[[ImportJob], JobHooks]:
+def _hooks(context: BulkContext, job: ImportJob, approve: Approve) -> JobHooks:
+    header = job.journal.header
     if header.shown is not None:
-        editing = Editing(context.service, header.object, Record.parse(header.shown))
-        return lambda job: EditHooks(job, editing)
+        return EditHooks(job, Editing(context.service, header.object, Record.parse(header.shown)))
     if header.kind == JobKind.UPDATE:
-        return lambda job: UpdateHooks(job, approve)
-    return DeleteHooks if header.kind == JobKind.DELETE else JobHooks
+        return UpdateHooks(job, approve)
+    return DeleteHooks(job) if header.kind == JobKind.DELETE else JobHooks(job)
 
 
 def reopen_finished(context: BulkContext, reference: str) -> ImportJob:

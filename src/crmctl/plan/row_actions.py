@@ -8,8 +8,6 @@ from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crmctl.bulk_context import Progress
-from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.mapping import Mode
 from crmctl.files.spills import chunks
@@ -75,7 +73,6 @@ class Resolution(NamedTuple):
 class Resolver:
     """Find the records of rows and decide their actions."""
 
-    object_id: str
     rule: KeyRule
     attributes: Sequence[Attribute]
     duplicates: DuplicateKeys = DuplicateKeys.ERROR
@@ -86,13 +83,6 @@ class Resolver:
     """Whether a row without a record creates one."""
     feed: Feed | None = None
     kept: KeptValues | None = None
-
-    def lookup(self, lister: Lister, stop: Callable[[], bool], progress: Progress | None = None) -> Lookup:
-        from crmctl.match.key_lookups import Lookup
-
-        if progress is None:
-            return Lookup(lister, self.object_id, stop)
-        return Lookup(lister, self.object_id, stop, progress.advance, progress.note)
 
     def outcomes(self, index: KeyIndex) -> Iterator[tuple[Wanted, Resolution]]:
         by_slug = {attribute.slug: attribute for attribute in self.attributes}
@@ -203,14 +193,14 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else jsontext.dumps(value)
 
 
-def resolver_of(planned: PlannedInput, object_id: str, feed: Feed | None = None) -> Resolver | None:
+def resolver_of(planned: PlannedInput, feed: Feed | None = None) -> Resolver | None:
     mapping = planned.mapping.options
     if not mapping.keys:
         return None
     later = planned.references.later_slugs if planned.references is not None else lambda _: frozenset()
     rule, duplicates = key_rule(mapping.keys, planned.attributes), DuplicateKeys(mapping.on_duplicate_key)
     creates = mapping.mode is not Mode.UPDATE
-    return Resolver(object_id, rule, planned.shown_attributes, duplicates, later, planned.merger, creates, feed, planned.kept)
+    return Resolver(rule, planned.shown_attributes, duplicates, later, planned.merger, creates, feed, planned.kept)
 
 
 def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callable[[Finding], None]) -> bool:
@@ -253,6 +243,8 @@ def free_refused(resolver: Resolver, journal: Journal, reader: Reader, rows: Ite
     """
     if not journal.counts()[RowState.FAILED]:
         return 0
+    from crmctl.match.key_lookups import Lookup
+
     with KeyIndex(resolver.rule) as index, SeenIds() as updated, SeenIds() as existing:
         for row, entry in entries_of(journal, rows):
             if entry is not None and entry.state is RowState.FAILED:
@@ -261,8 +253,7 @@ def free_refused(resolver: Resolver, journal: Journal, reader: Reader, rows: Ite
                     updated.add(target.lower())
         if not index.key_count:
             return 0
-        lookup = resolver.lookup(reader, lambda: False)
-        lookup.as_of = journal.recall(SINCE) or 0
+        lookup = Lookup(reader, reader.object_id, as_of=journal.recall(SINCE) or 0)
         if not lookup.refresh(index.see):
             raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
         journal.remember(AS_OF, lookup.as_of)

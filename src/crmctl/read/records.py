@@ -12,10 +12,8 @@ from typing import Any, NamedTuple, Self, Unpack
 from crmctl.bulk_context import Progress, showing
 from crmctl.client.answers import ListQuery, Page, iterate, may_count_page
 from crmctl.client.directory import Lister, ReadService
-from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
 from crmctl.files.spills import Spill
-from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Activity, Record
@@ -374,26 +372,6 @@ def count_links(lister: ReadService) -> Counter[str]:
                 seen.add(activity.id)
                 links.update(named_records(activity))
     return links
-
-
-STILL_NEW = 10.0
-"""Seconds for which a page counts as current."""
-
-
-@frozen
-class NewestPage:
-    """A page and the time it was read."""
-
-    page: Page[Record]
-    read_at: float
-
-    @classmethod
-    def read(cls, lister: Lister, object_id: str, clock: Clock) -> NewestPage:
-        read_at = clock.monotonic()
-        return cls(lister.list_records(object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT), read_at)
-
-    def if_new(self, clock: Clock) -> Page[Record] | None:
-        return self.page if clock.monotonic() - self.read_at <= STILL_NEW else None
 
 
 class CountedReads:

@@ -25,7 +25,8 @@ from crmctl.write.journal import DUPLICATE, Journal
 from crmctl.write.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from crmctl.read.records import NewestPage
+    from crmctl.client.answers import Page
+    from crmctl.models.resources import Record
 
 
 PATIENCE = Backoff(first=1.0)
@@ -117,8 +118,8 @@ class SendContext:
     clock: Clock
     progress: Progress
     interrupt: Interrupt = field(default_factory=Interrupt, kw_only=True)
-    newest: NewestPage | None = field(default=None, kw_only=True)
-    """The records changed last, if already read."""
+    newest: Callable[[], Page[Record] | None] = field(default=lambda: None, kw_only=True)
+    """Returns the records changed last, if they were just read."""
     write: WriteBatch | None = field(default=None, kw_only=True)
     """Writes a batch in place of the bulk-write request."""
 
