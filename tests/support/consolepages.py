@@ -190,7 +190,7 @@ def furnish(service: RunningService) -> FurnishedPages:
         "/api": ["/api"],
         "/api/{tag}": ["/api/records", "/api/reports"],
         "/device": ["/device?code=BCDF-GHJK"],
-        **{path: [path] for path in ("/account", "/members/sessions", "/sign-out-everywhere")},
+        **{path: [path] for path in ("/account", "/members/sessions")},
         "/{rest:path}": ["/nowhere"],
     }
     endpoints = _endpoints(service)

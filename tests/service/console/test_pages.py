@@ -23,7 +23,7 @@ from tests.support.service import RunningService, crmctl_program, make_client, r
 NASTY = '<script>alert("1")</script>&amp;\'"><img src=x onerror=alert(1)>'
 
 CONSOLE_PAGES = [
-    *("", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/objects", "/reports", "/workflows", "/sign-out-everywhere"),
+    *("", "/keys", "/keys/new", "/webhooks", "/webhooks/new", "/objects", "/reports", "/workflows"),
     *("/members", "/members/new", "/members/sessions", "/account"),
 ]
 
@@ -83,15 +83,6 @@ def test_a_session_expires_and_ends_by_signing_out(service: RunningService, visi
     assert visitor.follow(visitor.send("/console/sign-out")).status_code == 403
     visitor.client.cookies.update(kept)
     assert visitor.get("/console").status_code == 403
-
-
-def test_signing_out_everywhere_ends_every_session_and_voids_links(service: RunningService, visitor: Visitor, newcomer: Newcomer) -> None:
-    unused, other = link_to(service), newcomer(service)
-    other.enter(PORTAL)
-    visitor.send("/console/sign-out-everywhere")
-    assert visitor.get("/console").status_code == other.get("/portal/webhooks").status_code == 403
-    assert visitor.client.get(unused).status_code == 403
-    assert visitor.enter().status_code == 200
 
 
 def test_links_are_valid_for_one_area_and_a_short_time(service: RunningService, newcomer: Newcomer) -> None:
@@ -325,7 +316,7 @@ def test_the_portal_shows_only_webhooks(service: RunningService, newcomer: Newco
     visitor = newcomer(service)
     visitor.enter(PORTAL)
     assert visitor.get("/portal/webhooks").status_code == 200
-    for path in ("/keys", "/keys/new", "/objects", "/reports", "/workflows", "/sign-out-everywhere"):
+    for path in ("/keys", "/keys/new", "/objects", "/reports", "/workflows"):
         assert visitor.get(f"/portal{path}").status_code == 404
         assert visitor.get(f"/console{path}").status_code == 403
     assert visitor.client.post("/portal/keys", data={"token": visitor.form_token()}).status_code == 405

@@ -79,9 +79,6 @@ def work_with_records(reader: PlainReader) -> None:
     assert "Acme" in reader.text
     reader.follow("Edit").press("Save", {"Job title": "Engineer"})
     assert "Analyst" in reader.text, "the history shows the old value"
-    assert re.search(r"Job title</dt><dd><span[^>]*>Analyst", reader.follow("Restore").press("Save").text)
-    reader.follow("Restore").press("Save", {"Phone": "+49 30 901820"})
-    assert re.search(r"Job title</dt><dd><span[^>]*>Engineer", reader.text)
     reader.press("Add", {"Title": "Call", "Summary": "Wants a quote"})
     assert "Engineer" in reader.follow("People").press("Filter", {"Attribute": "Job title", "Value": "engin"}).text
     reader.follow("Activities").follow("Call").press("Save", {"Title": "Meeting"})
@@ -162,7 +159,6 @@ def test_every_form_of_the_console_works_without_scripts(service: RunningService
     assert "The login is approved" in approved.text
     member.open("/console/account").press("End")
     assert "Sign in" in member.open("/console").text
-    operator.open(link_to(service)).open("/console/members/sessions").follow("Sign out everywhere").press("Sign out everywhere")
     sent = {path.removeprefix("/console") for reader in (operator, member) for method, path in reader.sent if method == "post"}
     routes = [route.path for route in page_tables(service)[0].routes if route.method == "POST"]
     assert [path for path in routes if not any(compile_path(path)[0].match(address) for address in sent)] == []

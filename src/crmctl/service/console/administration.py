@@ -16,7 +16,7 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.backup.backup import make_backup
 from crmctl.service.console.cells import ListCell, colours_of, value_text
 from crmctl.service.console.noun_pages import BoxChoice, NounQuery
-from crmctl.service.console.pages import MOST_OBJECTS, NavigationLink, Pages
+from crmctl.service.console.pages import MOST_OBJECTS
 from crmctl.service.console.visits import (
     ConsolePage,
     Download,
@@ -228,40 +228,38 @@ def success(workflow: Json) -> ListCell:
     return ListCell(text, is_bad=bool(outcomes["failed"]))
 
 
-def add_pages(pages: Pages) -> None:
-    @pages.get("")
-    def overview(tx: Tx, visit: Visit) -> ConsolePage:
-        week_ago = to_wire(to_micros(visit.now() - 7 * DAY))
-        endpoints = webhooks.list_endpoints(tx)
-        enabled = [endpoint for endpoint in endpoints if endpoint["enabled"]]
-        failing = [endpoint for endpoint in enabled if endpoint["health"] == "failing"]
-        disabled, broken = [endpoint for endpoint in endpoints if endpoint["disabledAt"]], _broken(tx)
-        counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
-        values = {
-            "organisation": members.get_organisation(tx),
-            "address": visit.context.settings.address,
-            "endpoints": len(endpoints),
-            "enabled_endpoints": len(enabled),
-            "failing": failing[:MOST_FAILING],
-            "failing_endpoints": len(failing),
-            "never_succeeded": sum(endpoint["succeededAt"] is None for endpoint in failing),
-            "failed": sum(count[webhooks.FAILED] for count in counts),
-            "pending": sum(count[webhooks.PENDING] for count in counts),
-            "given_up": disabled[:MOST_FAILING],
-            "broken": broken[:MOST_FAILING],
-            "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
-            "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
-            "totals": [
-                (
-                    crm_object,
-                    records.count_records(tx, crm_object["id"]),
-                    _count(tx, crm_object, "created_at", Operator.GREATER_THAN_OR_EQUAL, week_ago),
-                )
-                for crm_object in visit.objects[:MOST_OBJECTS]
-            ],
-            "stages": [stage for crm_object in visit.objects if crm_object["slug"] == "deals" for stage in _stages(tx, crm_object)],
-        }
-        return ConsolePage("overview.html", values)
+def overview(tx: Tx, visit: Visit) -> ConsolePage:
+    week_ago = to_wire(to_micros(visit.now() - 7 * DAY))
+    endpoints = webhooks.list_endpoints(tx)
+    enabled = [endpoint for endpoint in endpoints if endpoint["enabled"]]
+    failing = [endpoint for endpoint in enabled if endpoint["health"] == "failing"]
+    disabled, broken = [endpoint for endpoint in endpoints if endpoint["disabledAt"]], _broken(tx)
+    counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
+    values = {
+        "organisation": members.get_organisation(tx),
+        "address": visit.context.settings.address,
+        "endpoints": len(endpoints),
+        "enabled_endpoints": len(enabled),
+        "failing": failing[:MOST_FAILING],
+        "failing_endpoints": len(failing),
+        "never_succeeded": sum(endpoint["succeededAt"] is None for endpoint in failing),
+        "failed": sum(count[webhooks.FAILED] for count in counts),
+        "pending": sum(count[webhooks.PENDING] for count in counts),
+        "given_up": disabled[:MOST_FAILING],
+        "broken": broken[:MOST_FAILING],
+        "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
+        "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
+        "totals": [
+            (
+                crm_object,
+                records.count_records(tx, crm_object["id"]),
+                _count(tx, crm_object, "created_at", Operator.GREATER_THAN_OR_EQUAL, week_ago),
+            )
+            for crm_object in visit.objects[:MOST_OBJECTS]
+        ],
+        "stages": [stage for crm_object in visit.objects if crm_object["slug"] == "deals" for stage in _stages(tx, crm_object)],
+    }
+    return ConsolePage("overview.html", values)
 
 
 def _count(tx: Tx, crm_object: Mapping[str, Any], slug: str, operator: Operator, value: str) -> str:
@@ -304,44 +302,39 @@ BACKUP_FILE = "console.backup"
 MOST_SLOW = 10
 
 
-def add_health(pages: Pages) -> None:
-    """Add the page, and the making and download of a backup."""
-    pages.navigation.append(NavigationLink("Administration", "/health", "Health", MemberRole.ADMIN))
+def show_health(tx: Tx, visit: Visit) -> ConsolePage:
+    counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in webhooks.list_endpoints(tx)]
+    backup = _backup_file(visit)
+    status = backup.stat() if backup.is_file() else None
+    values = {
+        "facts": {
+            "Database": size_text(int(visit.context.engine.figures()["database_bytes"])),
+            "Events waiting": counted_up_to(*change_log.count_waiting(tx)),
+            "Deliveries pending": f"{sum(count[webhooks.PENDING] for count in counts):,}",
+            "Deliveries failed": f"{sum(count[webhooks.FAILED] for count in counts):,}",
+        },
+        "slow": logs.slowest(tx, visit.now() - DAY, MOST_SLOW),
+        "backup": {"at": to_wire(to_micros(status.st_mtime)), "size": status.st_size} if status else None,
+    }
+    return ConsolePage("health.html", values)
 
-    @pages.get("/health", needs=MemberRole.ADMIN, is_slow=True)
-    def show_health(tx: Tx, visit: Visit) -> ConsolePage:
-        counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in webhooks.list_endpoints(tx)]
-        backup = _backup_file(visit)
-        status = backup.stat() if backup.is_file() else None
-        values = {
-            "facts": {
-                "Database": size_text(int(visit.context.engine.figures()["database_bytes"])),
-                "Events waiting": counted_up_to(*change_log.count_waiting(tx)),
-                "Deliveries pending": f"{sum(count[webhooks.PENDING] for count in counts):,}",
-                "Deliveries failed": f"{sum(count[webhooks.FAILED] for count in counts):,}",
-            },
-            "slow": logs.slowest(tx, visit.now() - DAY, MOST_SLOW),
-            "backup": {"at": to_wire(to_micros(status.st_mtime)), "size": status.st_size} if status else None,
-        }
-        return ConsolePage("health.html", values)
 
-    @pages.post("/health/backup", needs=MemberRole.ADMIN, in_transaction=False)
-    def back_up(visit: Visit) -> Redirect:
-        context = visit.context
-        try:
-            backup = make_backup(context.engine, context.settings, _backup_file(visit), context.clock)
-        except CrmctlError as error:
-            raise Unavailable(f"no backup was made: {error.message}") from error
-        context.engine.write(lambda tx: logs.note(tx, "backup.made", BACKUP_FILE, backup.wire(), now=visit.now()), by=visit.actor)
-        return Redirect("/health", "backed-up")
+def back_up(visit: Visit) -> Redirect:
+    context = visit.context
+    try:
+        backup = make_backup(context.engine, context.settings, _backup_file(visit), context.clock)
+    except CrmctlError as error:
+        raise Unavailable(f"no backup was made: {error.message}") from error
+    context.engine.write(lambda tx: logs.note(tx, "backup.made", BACKUP_FILE, backup.wire(), now=visit.now()), by=visit.actor)
+    return Redirect("/health", "backed-up")
 
-    @pages.get("/health/backup", needs=MemberRole.ADMIN)
-    def download_backup(_tx: Tx, visit: Visit) -> Download:
-        backup = _backup_file(visit)
-        if not backup.is_file():
-            raise NotFound("no backup was made here yet")
-        at = to_wire(to_micros(backup.stat().st_mtime))[:16].replace(":", "-")
-        return Download(read_pieces(backup.open("rb")), "application/octet-stream", f"crmctl-{at}.backup")
+
+def download_backup(_tx: Tx, visit: Visit) -> Download:
+    backup = _backup_file(visit)
+    if not backup.is_file():
+        raise NotFound("no backup was made here yet")
+    at = to_wire(to_micros(backup.stat().st_mtime))[:16].replace(":", "-")
+    return Download(read_pieces(backup.open("rb")), "application/octet-stream", f"crmctl-{at}.backup")
 
 
 def _backup_file(visit: Visit) -> Path:

@@ -7,7 +7,6 @@ from typing import Any
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.console.pages import NavigationLink, Pages
 from crmctl.service.console.visits import ConsolePage, Visit
 from crmctl.service.faults import NotFound
 
@@ -57,20 +56,16 @@ Row = tuple[str, str, str, bool, int]
 """One field of a body or an answer: name, type, meaning, whether it is required, and depth."""
 
 
-def add_pages(pages: Pages, document: Callable[[], Document]) -> None:
-    pages.navigation.append(NavigationLink("Administration", "/api", "API"))
+def show_calls(document: Callable[[], Document], _tx: object, visit: Visit) -> ConsolePage:
+    address = visit.context.settings.address
+    return ConsolePage("api.html", {"groups": calls_of(document(), address), "address": address})
 
-    @pages.get("/api")
-    def show_calls(_tx: object, visit: Visit) -> ConsolePage:
-        address = visit.context.settings.address
-        return ConsolePage("api.html", {"groups": calls_of(document(), address), "address": address})
 
-    @pages.get("/api/{tag}")
-    def show_noun(_tx: object, visit: Visit) -> ConsolePage:
-        calls = calls_of(document(), visit.context.settings.address).get(str(visit.path["tag"]))
-        if calls is None:
-            raise NotFound("there are no calls of this name")
-        return ConsolePage("api_noun.html", {"tag": visit.path["tag"], "calls": calls})
+def show_noun(document: Callable[[], Document], _tx: object, visit: Visit) -> ConsolePage:
+    calls = calls_of(document(), visit.context.settings.address).get(str(visit.path["tag"]))
+    if calls is None:
+        raise NotFound("there are no calls of this name")
+    return ConsolePage("api_noun.html", {"tag": visit.path["tag"], "calls": calls})
 
 
 def calls_of(document: Document, address: str) -> dict[str, list[Json]]:

@@ -11,7 +11,7 @@ from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.console.cells import ListCell
-from crmctl.service.console.pages import FORM_LIMIT, NavigationLink, Pages
+from crmctl.service.console.pages import FORM_LIMIT, PageRoute, form_at, page_at
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
 from crmctl.service.faults import BadRequest, Conflict
 from crmctl.service.store import logs
@@ -243,18 +243,14 @@ class ConsoleNoun:
         return next(action for action in self.actions if action.name == name)
 
 
-def add_noun(pages: Pages, noun: ConsoleNoun) -> None:
-    """Register the pages of a noun and its link in the navigation."""
-    if noun.group:
-        pages.navigation.append(NavigationLink(noun.group, noun.path, noun.link_text or noun.plural, noun.needs))
+def noun_routes(noun: ConsoleNoun) -> list[PageRoute]:
+    """Return the pages of a noun."""
+    routes = _form_routes(noun, noun.form) if noun.form else []
     if noun.list and not noun.base:
-        pages.get(noun.path, needs=noun.needs, is_slow=noun.is_slow)(lambda tx, visit: _list_page(tx, visit, noun))
-    if noun.form:
-        _add_form(pages, noun, noun.form)
+        routes.append(page_at(noun.path, lambda tx, visit: _list_page(tx, visit, noun), noun.needs, is_slow=noun.is_slow))
     if noun.show:
-        pages.get(f"{noun.base}{noun.path}/{{id:uuid}}", needs=noun.needs)(lambda tx, visit: thing_page(tx, visit, noun))
-    for action in noun.actions:
-        _add_action(pages, noun, action)
+        routes.append(page_at(f"{noun.path}/{{id:uuid}}", lambda tx, visit: thing_page(tx, visit, noun), noun.needs))
+    return routes + [route for action in noun.actions for route in _action_routes(noun, action)]
 
 
 def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
@@ -287,33 +283,36 @@ def offered(visit: Visit, noun: ConsoleNoun, thing: Json, *names: str) -> list[N
     return [action for action in actions if visit.may(action.needs) and action.is_offered(visit, thing)]
 
 
-def _add_form(pages: Pages, noun: ConsoleNoun, form: NounForm) -> None:
+def _form_routes(noun: ConsoleNoun, form: NounForm) -> list[PageRoute]:
+    routes = []
     list_path = noun.base + noun.path
     thing_path = f"{list_path}/{{id:uuid}}{form.edit_path}" if noun.list else list_path
     if create := form.create:
 
-        @pages.get(f"{list_path}/new", needs=form.needs)
         def new_thing(tx: Tx, visit: Visit) -> ConsolePage:
             return form_page(tx, visit, noun)
 
-        @pages.post(list_path, needs=form.needs, form_limit=form.limit, back=new_thing)
         def create_thing(tx: Tx, visit: Visit) -> Outcome:
             pressed = form.pressed(tx, visit)
             return form_page(tx, visit, noun, None, pressed) if pressed else create(tx, visit)
 
+        routes.append(page_at(f"{list_path}/new", new_thing, form.needs))
+        routes.append(form_at(list_path, create_thing, form.needs, form_limit=form.limit, back=new_thing))
     if (change := form.change) and (get := noun.get):
 
-        @pages.get(thing_path, needs=noun.needs if form.is_readable else form.needs)
         def edit_thing(tx: Tx, visit: Visit) -> ConsolePage:
             return form_page(tx, visit, noun, get(tx, visit))
 
-        @pages.post(thing_path, needs=form.needs, form_limit=form.limit, back=edit_thing)
         def change_thing(tx: Tx, visit: Visit) -> Outcome:
             thing = get(tx, visit)
             if pressed := form.pressed(tx, visit):
                 return form_page(tx, visit, noun, thing, pressed)
             _refuse_if_saved_meanwhile(tx, visit, form.stored(thing), form.subject(thing))
             return change(tx, visit, thing)
+
+        routes.append(page_at(thing_path, edit_thing, noun.needs if form.is_readable else form.needs))
+        routes.append(form_at(thing_path, change_thing, form.needs, form_limit=form.limit, back=edit_thing))
+    return routes
 
 
 def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None, pressed: Json | None = None) -> ConsolePage:
@@ -390,17 +389,14 @@ def table_rows(visit: Visit, noun: ConsoleNoun, things: Sequence[Json]) -> list[
     return rows
 
 
-def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
+def _action_routes(noun: ConsoleNoun, action: NounAction) -> list[PageRoute]:
     path = f"{noun.base}{noun.path}/{{id:uuid}}/{action.name}"
     get = noun.get
     assert get is not None
-    back: Callable[[Tx, Visit], Outcome] | None = (lambda tx, visit: thing_page(tx, visit, noun)) if noun.show else None
-    if action.text:
-        back = pages.get(path, needs=action.needs, is_slow=action.is_slow)(
-            lambda tx, visit: confirmation(tx, visit, noun, action, get(tx, visit))
-        )
 
-    @pages.post(path, needs=action.needs, back=back)
+    def ask(tx: Tx, visit: Visit) -> ConsolePage:
+        return confirmation(tx, visit, noun, action, get(tx, visit))
+
     def act(tx: Tx, visit: Visit) -> Outcome:
         thing = get(tx, visit)
         outcome = action.act(tx, visit, thing)
@@ -410,6 +406,10 @@ def _add_action(pages: Pages, noun: ConsoleNoun, action: NounAction) -> None:
             return outcome
         back = noun.trail(tx, visit)[-1][0] if noun.trail else noun.list_path(visit)
         return Redirect(back if action.goes_to_list else noun.path_of(visit, thing), outcome or action.notice)
+
+    if action.text:
+        return [page_at(path, ask, action.needs, is_slow=action.is_slow), form_at(path, act, action.needs, back=ask)]
+    return [form_at(path, act, action.needs, back=(lambda tx, visit: thing_page(tx, visit, noun)) if noun.show else None)]
 
 
 def confirmation(tx: Tx, visit: Visit, noun: ConsoleNoun, action: NounAction, thing: Json) -> ConsolePage:

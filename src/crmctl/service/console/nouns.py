@@ -489,7 +489,6 @@ SESSIONS = ConsoleNoun(
     get=lambda _tx, visit: {"id": visit.id("id")},
     name=lambda session: f"the session of {browser_name(session['agent'])} since {day(session['createdAt'])}",
     opens=lambda _visit, _session: False,
-    links=(("Sign out everywhere…", "/sign-out-everywhere", MemberRole.OWNER),),
     trail=lambda _tx, _visit: [("/members", "Members")],
     actions=(
         NounAction(

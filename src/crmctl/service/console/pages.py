@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import urlencode, urlsplit
 
@@ -81,6 +82,9 @@ FORM_LIMIT = 64 * 1024
 """Bytes of an ordinary form; most have a few kilobytes."""
 LARGE_FORM = 4 * 1024 * 1024
 """Bytes of a form with all data of a record, or with a definition."""
+LARGEST_FILE = 20 * 1024 * 1024
+"""Bytes of a file from the browser; larger ones need the command line."""
+FILE_FORM = LARGEST_FILE + 64 * 1024
 
 PAGE_SECONDS = 20.0
 """How long a page may wait for its turn, and for the database."""
@@ -108,23 +112,44 @@ class PageRoute:
 
     method: str
     path: str
+    handler: Handler
     needs: MemberRole
-    in_transaction: bool = True
     is_slow: bool = False
+    in_transaction: bool = True
     form_limit: int = FORM_LIMIT
     back: Handler | None = None
     """The page with the form; it shows the form again if the service refuses it."""
 
 
-class Pages:
-    """The pages of one area (CONSOLE or PORTAL). The application answers with `served`; `routes` lists the pages."""
+def page_at(path: str, handler: Handler, needs: MemberRole = MemberRole.VIEWER, *, is_slow: bool = False) -> PageRoute:
+    """Return the route of a page. Its handler runs in a reading transaction."""
+    return PageRoute("GET", path, handler, needs, is_slow)
 
-    def __init__(self, context: Context, area: str) -> None:
+
+def form_at(
+    path: str,
+    handler: Handler,
+    needs: MemberRole = MemberRole.ADMIN,
+    *,
+    in_transaction: bool = True,
+    form_limit: int = FORM_LIMIT,
+    back: Handler | None = None,
+) -> PageRoute:
+    """Return the route of a form, which needs the session's token. Its handler runs in a writing transaction, or in none.
+
+    The default role is admin, so that a form without a declared role opens nothing. A refusal rolls everything back and leads `back`.
+    """
+    return PageRoute("POST", path, handler, needs, False, in_transaction, form_limit, back)
+
+
+class Pages:
+    """The pages of one area: CONSOLE or PORTAL."""
+
+    def __init__(self, context: Context, area: str, routes: Sequence[PageRoute], navigation: Sequence[NavigationLink] = ()) -> None:
         self.context = context
         self.area = area
-        self.served: list[NamedRoute] = []
-        self.routes: list[PageRoute] = []
-        self.navigation: list[NavigationLink] = []
+        self.routes = routes
+        self.navigation = navigation
         public = urlsplit(context.settings.address)
         self._base = public.path.rstrip("/")
         self._cookie_name = f"crm_{area}_{hashlib.sha256(context.settings.address.encode()).hexdigest()[:8]}"
@@ -138,47 +163,23 @@ class Pages:
             "secure": public.scheme == "https",
         }
 
-    def get(self, path: str, *, needs: MemberRole = MemberRole.VIEWER, is_slow: bool = False) -> Callable[[Handler], Handler]:
-        """Decorator: register the handler of a page. It runs in a reading transaction."""
-        return self._register(PageRoute("GET", path, needs, is_slow=is_slow))
+    def served(self) -> list[NamedRoute]:
+        """Return the routes for the application."""
+        return [NamedRoute(f"/{self.area}{route.path}", partial(self._serve, route), methods=[route.method]) for route in self.routes]
 
-    def post(
-        self,
-        path: str,
-        *,
-        needs: MemberRole = MemberRole.ADMIN,
-        in_transaction: bool = True,
-        form_limit: int = FORM_LIMIT,
-        back: Handler | None = None,
-    ) -> Callable[[Handler], Handler]:
-        """Decorator: register the handler of a form, which needs the session's token. It runs in a writing transaction, or in none.
-
-        The default role is admin, so that a form without a declared role opens nothing. A refusal rolls everything back and leads `back`.
-        """
-        return self._register(PageRoute("POST", path, needs, in_transaction, False, form_limit, back))
-
-    def _register(self, route: PageRoute) -> Callable[[Handler], Handler]:
-        def register(handler: Handler) -> Handler:
-            async def answer(request: Request) -> Response:
-                context = self.context
-                try:
-                    is_form = route.method == "POST"
-                    raw = await read_body(request, route.form_limit, context.settings.body_timeout) if is_form else b""
-                    client = request.cookies.get(self._cookie_name) or _address(request)
-                    async with self._places(route).place(client, PAGE_SECONDS):
-                        return await context.work.run(lambda: self._answer(request, route, handler, raw))
-                except Fault as error:
-                    return self._failure(error)
-                except Exception as error:
-                    FAILURES.tell(error, about=f"request {request.state.request_id}")
-                    message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
-                    return self._failure(Fault(message))
-
-            self.served.append(NamedRoute(f"/{self.area}{route.path}", answer, methods=[route.method], name=handler.__name__))
-            self.routes.append(route)
-            return handler
-
-        return register
+    async def _serve(self, route: PageRoute, request: Request) -> Response:
+        context = self.context
+        try:
+            raw = await read_body(request, route.form_limit, context.settings.body_timeout) if route.method == "POST" else b""
+            client = request.cookies.get(self._cookie_name) or _address(request)
+            async with self._places(route).place(client, PAGE_SECONDS):
+                return await context.work.run(lambda: self._answer(request, route, raw))
+        except Fault as error:
+            return self._failure(error)
+        except Exception as error:
+            FAILURES.tell(error, about=f"request {request.state.request_id}")
+            message = f"the service failed to show this; its log says why, under request {request.state.request_id}"
+            return self._failure(Fault(message))
 
     def _places(self, route: PageRoute) -> FairLimiter:
         """Return the limiter of a page. Slow pages have one of their own, so that fast pages never wait for them."""
@@ -187,7 +188,7 @@ class Pages:
             return work.searches
         return work.writes if route.method == "POST" else work.reads
 
-    def _answer(self, request: Request, route: PageRoute, handler: Handler, raw: bytes) -> Response:
+    def _answer(self, request: Request, route: PageRoute, raw: bytes) -> Response:
         form = form_parts(raw, request.headers.get("content-type", ""))
         queries = fields_of(request.scope["query_string"])
         if any("\0" in text for fields in (queries, form.fields) for texts in fields.values() for text in texts):
@@ -199,11 +200,11 @@ class Pages:
         visit = engine.read(lambda tx: self._visit(tx, request, queries, form), within=PAGE_SECONDS)
         with in_zone(visit.zone):
             try:
-                return self._visited(request, route, handler, visit)
+                return self._visited(request, route, visit)
             except Fault as error:
                 return self._failure(error, visit)
 
-    def _visited(self, request: Request, route: PageRoute, handler: Handler, visit: Visit) -> Response:
+    def _visited(self, request: Request, route: PageRoute, visit: Visit) -> Response:
         """Raises Fault."""
         if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
             page = ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
@@ -215,7 +216,7 @@ class Pages:
         if route.method == "POST" and not visit.session.owns(visit.text("token")):
             raise Forbidden("this form was not sent by a page of this session; open the page again")
         try:
-            outcome = _outcome(visit, route, handler)
+            outcome = _outcome(visit, route)
         except (BadRequest, Conflict, OverQuota) as error:
             if (back := route.back) is None:
                 raise
@@ -302,8 +303,8 @@ class Pages:
         return answer
 
 
-def _outcome(visit: Visit, route: PageRoute, handler: Handler) -> Outcome:
-    engine = visit.context.engine
+def _outcome(visit: Visit, route: PageRoute) -> Outcome:
+    engine, handler = visit.context.engine, route.handler
     if not route.in_transaction:
         return handler(visit)
     if route.method == "POST":

@@ -10,7 +10,6 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import cells_of
 from crmctl.service.console.noun_pages import actor_name
-from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, fields_for, submitted
 from crmctl.service.console.record_list import (
     after_change,
@@ -30,7 +29,6 @@ from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import activities, objects, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED, differ
 from crmctl.service.store.condition_sql import Where
-from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Stamp, Tx, micros_of, to_micros, to_wire
@@ -42,32 +40,24 @@ MOST_SELECTED, MOST_SHOWN = 1000, 25
 ADD, REMOVE = "add", "remove"
 
 
-def add_pages(pages: Pages) -> None:
-    """Add the pages that change selected records, list deleted ones, and undo a change."""
-
-    @pages.post("/records/{slug}/selected", needs=MemberRole.MEMBER, form_limit=LARGE_FORM, back=_ask_again)
-    def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
-        crm_object = object_of(tx, visit)
-        selected = _selected(tx, visit, crm_object)
-        if visit.text("step") != "apply":
-            return _ask(tx, visit, crm_object, selected)
-        if visit.text("do") == "merge":
-            return merge_selected(tx, visit, crm_object, selected)
-        return (_delete if visit.text("do") == "delete" else _change)(tx, visit, crm_object, selected)
-
-    @pages.get("/records/{slug}/deleted", needs=MemberRole.MEMBER, is_slow=True)
-    def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
-        crm_object = object_of(tx, visit)
-        part = visit.part(lambda limit, offset: deleted_records(tx, crm_object["id"], limit, offset), MOST_SHOWN)
-        rows = list(zip(part["rows"], labels_of_records(tx, crm_object, part["rows"]), strict=True))
-        return ConsolePage("deleted.html", part | {"object": crm_object, "rows": rows, "actor_name": actor_name})
-
-    pages.post("/records/{slug}/deleted", needs=MemberRole.MEMBER)(_restore_deleted)
-    pages.get("/records/{slug}/changed", needs=MemberRole.MEMBER)(_changed_page)
-    pages.post("/records/{slug}/changed", needs=MemberRole.MEMBER)(_undo)
+def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
+    crm_object = object_of(tx, visit)
+    selected = _selected(tx, visit, crm_object)
+    if visit.text("step") != "apply":
+        return _ask(tx, visit, crm_object, selected)
+    if visit.text("do") == "merge":
+        return merge_selected(tx, visit, crm_object, selected)
+    return (_delete if visit.text("do") == "delete" else _change)(tx, visit, crm_object, selected)
 
 
-def _undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
+    crm_object = object_of(tx, visit)
+    part = visit.part(lambda limit, offset: deleted_records(tx, crm_object["id"], limit, offset), MOST_SHOWN)
+    rows = list(zip(part["rows"], labels_of_records(tx, crm_object, part["rows"]), strict=True))
+    return ConsolePage("deleted.html", part | {"object": crm_object, "rows": rows, "actor_name": actor_name})
+
+
+def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     """Restore the records as they were before this moment; after a merge also those that referred to merged records."""
     crm_object, stamp, at = object_of(tx, visit), visit.stamp(), visit.text("at")
     failed: dict[str, str] = {}
@@ -91,10 +81,10 @@ def _undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     unlink_activities(tx, crm_object, deleted, changed, int(at), stamp)
     if not failed and not left_out:
         return Redirect(f"/records/{crm_object['slug']}", "records-restored")
-    return _changed_page(tx, visit, failed, left_out)
+    return changed_page(tx, visit, failed, left_out)
 
 
-def _restore_deleted(tx: Tx, visit: Visit) -> Redirect:
+def restore_deleted(tx: Tx, visit: Visit) -> Redirect:
     crm_object, record_id = object_of(tx, visit), visit.text("id")
     change = next(iter(read_history(tx, crm_object["id"], record_id, 1).changes), None)
     if change is None or change["type"] != DELETED:
@@ -153,7 +143,7 @@ def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Co
     return _page(tx, visit, crm_object, changing, values | more)
 
 
-def _ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
+def ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
     """Return the refused form, or the list if the selection itself was refused."""
     crm_object = object_of(tx, visit)
     return (
@@ -235,7 +225,7 @@ def _changes(tx: Tx, visit: Visit, crm_object: Json, at: str) -> list[tuple[str,
     return changes
 
 
-def _changed_page(tx: Tx, visit: Visit, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
+def changed_page(tx: Tx, visit: Visit, kept: Mapping[str, str] | None = None, left_out: Collection[str] = ()) -> ConsolePage:
     """Return the page of a change; after an undo with `kept`, the reason for each record left alone, and the attributes `left_out`."""
     crm_object, at = object_of(tx, visit), visit.text("at") or visit.query.get("at", "")
     changes = _changes(tx, visit, crm_object, at)

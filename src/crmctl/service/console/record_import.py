@@ -18,11 +18,11 @@ from crmctl.files.mapping import MappingOptions, Mode, build_mapping, resolve_co
 from crmctl.files.payloads import RowBuilder
 from crmctl.files.rows import Format, Row, Source, SourceOptions
 from crmctl.files.sources import open_source
-from crmctl.models.field_paths import delimited_row, without_guard
+from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType
 from crmctl.service.console.cells import reference_target
-from crmctl.service.console.pages import PAGE_SECONDS, Pages
+from crmctl.service.console.pages import LARGEST_FILE, PAGE_SECONDS
 from crmctl.service.console.record_form import part_attributes
 from crmctl.service.console.record_list import object_of
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
@@ -31,15 +31,13 @@ from crmctl.service.faults import BadRequest, Fault
 from crmctl.service.store import records
 from crmctl.service.store.change_log import differ
 from crmctl.service.store.engine import rehearse
-from crmctl.service.store.members import MemberRole
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Stamp, Tx, to_micros
 from crmctl.values.composites import usual_name
 from crmctl.values.value_readers import canonical_uuid
 
-LARGEST = 20 * 1024 * 1024
-"""Bytes of a file. The parts of a workbook may unpack to MOST_UNPACKED bytes."""
 MOST_UNPACKED = 60 * 1024 * 1024
+"""Bytes that the parts of a workbook may unpack to."""
 MOST_ROWS, MOST_COLUMNS, MOST_SHOWN, SAMPLES = 10_000, 300, 25, 3
 FOLDER = "imports"
 FORMATS = (Format.CSV, Format.TSV, Format.XLSX)
@@ -69,31 +67,22 @@ class ImportOutcome:
         return not self.created + self.updated
 
 
-def add_pages(pages: Pages) -> None:
-    """Add the pages of an import. The uploaded file waits in a folder until its import, or until the member uploads another one."""
-
-    @pages.get("/records/{slug}/import", needs=MemberRole.MEMBER)
-    def ask_for_file(tx: Tx, visit: Visit) -> ConsolePage:
-        return ConsolePage(
-            "import.html", {"object": object_of(tx, visit), "most": MOST_ROWS, "largest": LARGEST // 1024 // 1024, "file": ""}
-        )
-
-    @pages.post("/records/{slug}/import", needs=MemberRole.MEMBER, in_transaction=False, form_limit=LARGEST + 64 * 1024, back=ask_for_file)
-    def upload(visit: Visit) -> Redirect:
-        crm_object = visit.context.engine.read(lambda tx: object_of(tx, visit))
-        return Redirect(f"/records/{crm_object['slug']}/import/columns?file={_store(visit)}")
-
-    choose_columns = pages.get("/records/{slug}/import/columns", needs=MemberRole.MEMBER, is_slow=True)(_columns_page)
-
-    pages.post("/records/{slug}/import/columns", needs=MemberRole.MEMBER, in_transaction=False, back=choose_columns)(_check_or_import)
-
-    @pages.get("/records/{slug}/import/failed", needs=MemberRole.MEMBER)
-    def download_failed(tx: Tx, visit: Visit) -> Download:
-        crm_object = object_of(tx, visit)
-        return Download(_place(visit, visit.query.get("file", ""), ".failed").read_bytes(), "text/csv", f"{crm_object['slug']}-failed.csv")
+def ask_for_file(tx: Tx, visit: Visit) -> ConsolePage:
+    values = {"object": object_of(tx, visit), "most": MOST_ROWS, "largest": LARGEST_FILE // 1024 // 1024, "file": ""}
+    return ConsolePage("import.html", values)
 
 
-def _check_or_import(visit: Visit) -> ConsolePage | Redirect:
+def upload(visit: Visit) -> Redirect:
+    crm_object = visit.context.engine.read(lambda tx: object_of(tx, visit))
+    return Redirect(f"/records/{crm_object['slug']}/import/columns?file={_store(visit)}")
+
+
+def download_failed(tx: Tx, visit: Visit) -> Download:
+    crm_object = object_of(tx, visit)
+    return Download(_place(visit, visit.query.get("file", ""), ".failed").read_bytes(), "text/csv", f"{crm_object['slug']}-failed.csv")
+
+
+def check_or_import(visit: Visit) -> ConsolePage | Redirect:
     engine, name = visit.context.engine, visit.text("file")
     place = _place(visit, name)
     stamp = visit.stamp()
@@ -122,7 +111,7 @@ def _check_or_import(visit: Visit) -> ConsolePage | Redirect:
     if visit.text("do") == "import" and not outcome.is_empty:
         failed = f"&failed={len(outcome.failed)}&file={name}" if outcome.failed else ""
         return Redirect(f"/records/{visit.path['slug']}/changed?at={to_micros(stamp['now'])}{failed}", "records-imported")
-    return engine.read(lambda tx: _columns_page(tx, visit, outcome))
+    return engine.read(lambda tx: columns_page(tx, visit, outcome))
 
 
 def _store(visit: Visit) -> str:
@@ -130,8 +119,8 @@ def _store(visit: Visit) -> str:
     upload = visit.files.get("file")
     if upload is None or not upload.content:
         raise BadRequest("choose a file that is not empty", {"field": "file"})
-    if len(upload.content) > LARGEST:
-        raise BadRequest(f"the file has more than {LARGEST // 1024 // 1024} MB; import it with crmctl bulk import", {"field": "file"})
+    if len(upload.content) > LARGEST_FILE:
+        raise BadRequest(f"the file has more than {LARGEST_FILE // 1024 // 1024} MB; import it with crmctl bulk import", {"field": "file"})
     folder = visit.context.settings.data_dir / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     mine = _owner(visit)
@@ -200,17 +189,10 @@ def _as_bad_request() -> Iterator[None]:
         raise BadRequest(f"{error.message}{hint}", {"field": "file"}) from error
 
 
-def _open(path: Path, *, excel_safe: bool) -> Source:
+def _open(path: Path) -> Source:
+    """Return the rows of a file, without the apostrophes that an export for spreadsheets puts before formulas."""
     with _as_bad_request():
-        return open_source(path, SourceOptions(excel_safe=excel_safe and path.suffix != ".xlsx"), name=f"the file{path.suffix}")
-
-
-def _has_guards(path: Path) -> bool:
-    """Whether cells have an apostrophe before a formula, as exports for spreadsheets do."""
-    if path.suffix == ".xlsx":
-        return False
-    rows = islice(_rows(_open(path, excel_safe=False)), MOST_ROWS)
-    return any(without_guard(cell) != cell for row in rows for cell in row.cells)
+        return open_source(path, SourceOptions(excel_safe=path.suffix != ".xlsx"), name=f"the file{path.suffix}")
 
 
 def _targets(attributes: Sequence[Json]) -> dict[str, str]:
@@ -224,11 +206,10 @@ def _targets(attributes: Sequence[Json]) -> dict[str, str]:
     return targets
 
 
-def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) -> ConsolePage:
+def columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) -> ConsolePage:
     crm_object, name = object_of(tx, visit), visit.text("file") or visit.query.get("file", "")
     own_attributes = crm_object["attributes"]
-    path, excel_safe = _place(visit, name), _is_excel_safe(visit)
-    source, targets = _open(path, excel_safe=excel_safe), _targets(own_attributes)
+    source, targets = _open(_place(visit, name)), _targets(own_attributes)
     rows = list(islice((row for row in _rows(source) if row.problem is None), SAMPLES))
     names, chosen = Names([Attribute.parse(attribute) for attribute in own_attributes]), list[tuple[str, list[str], str]]()
     for place, header in enumerate(source.header):
@@ -245,16 +226,10 @@ def _columns_page(tx: Tx, visit: Visit, outcome: ImportOutcome | None = None) ->
         "targets": {RECORD_ID: "Id"} | targets,
         "keys": keys,
         "key": visit.text("key"),
-        "has_guards": _has_guards(path),
-        "excel_safe": excel_safe,
         "outcome": outcome,
         "failed": [(row.first_line, reason) for row, reason in outcome.failed[:MOST_SHOWN]] if outcome else [],
     }
     return ConsolePage("import.html", values)
-
-
-def _is_excel_safe(visit: Visit) -> bool:
-    return not visit.form or bool(visit.text("excel_safe"))
 
 
 def _proposed(header: str, place: int, names: Names) -> str:
@@ -277,7 +252,7 @@ def _carry_out(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> ImportOutcome:
     """Write the rows of the file in this transaction. Rows fail alone. Raises BadRequest for the file or the form as a whole."""
     crm_object = object_of(tx, visit)
     own_attributes = crm_object["attributes"]
-    source, key = _open(path, excel_safe=_is_excel_safe(visit)), visit.text("key")
+    source, key = _open(path), visit.text("key")
     if key and key not in [visit.text(f"column{place}") for place in range(len(source.header))]:
         raise BadRequest("choose the column that identifies existing records", {"field": "key"})
     pairs = tuple(f"#{place + 1}={_target(visit, place, key)}" for place in range(len(source.header)))

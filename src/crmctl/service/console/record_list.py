@@ -28,14 +28,12 @@ from crmctl.service.console.conditions_form import (
     stored_value,
     with_targets,
 )
-from crmctl.service.console.pages import Pages
 from crmctl.service.console.record_form import USUAL_PARTS, part_attributes
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit, fields_of
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.store import objects, preferences, records
 from crmctl.service.store.condition_sql import MAX_CONDITIONS, Where, read_condition, too_many_conditions
-from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging, PartOfList
@@ -94,74 +92,63 @@ class ListQuestion:
         return replace(self, sort=f"-{slug}" if self.sort == slug else slug)
 
 
-def add_pages(pages: Pages) -> None:
-    """Add the list, its views and CSV, and the searches."""
-    _add_views(pages)
-
-    @pages.get("/records")
-    def first_object(_tx: Tx, visit: Visit) -> Redirect:
-        return Redirect(f"/records/{visit.objects[0]['slug']}" if visit.objects else "/objects")
-
-    pages.get("/records/{slug}", is_slow=True)(list_page)
-
-    @pages.get("/records/{slug}/csv", is_slow=True)
-    def download(tx: Tx, visit: Visit) -> Download:
-        crm_object = object_of(tx, visit)
-        question = question_of(visit.queries, crm_object)
-        return csv_of(tx, visit, crm_object, question, *matches_of(tx, visit, question, crm_object))
-
-    @pages.get("/records/{slug}/lookup", is_slow=True)
-    def look_up(tx: Tx, visit: Visit) -> Download:
-        """Answer the script of a reference field: `[{id, label, about}]`."""
-        matches = records.find_by_label(tx, object_of(tx, visit)["id"], visit.query.get("q", "")[:200])
-        return Download(jsontext.dumps(matches).encode(), "application/json")
-
-    @pages.get("/search", is_slow=True)
-    def search(tx: Tx, visit: Visit) -> ConsolePage:
-        return ConsolePage("search.html", {"words": visit.query.get("q", "")[:200].strip(), "groups": _found(tx, visit, MOST_FOUND + 1)})
-
-    @pages.get("/search/lookup", is_slow=True)
-    def search_while_typing(tx: Tx, visit: Visit) -> Download:
-        """Answer the script of the search box: `[{path, label, about}]`."""
-        hits = [
-            {
-                "path": f"/records/{crm_object['slug']}/{match['id']}",
-                "label": match["label"],
-                "about": f"{crm_object['singularName']} · {match['about']}",
-            }
-            for crm_object, matches in _found(tx, visit, 3)
-            for match in matches
-        ]
-        return Download(jsontext.dumps(hits[:10]).encode(), "application/json")
+def first_object(_tx: Tx, visit: Visit) -> Redirect:
+    return Redirect(f"/records/{visit.objects[0]['slug']}" if visit.objects else "/objects")
 
 
-def _add_views(pages: Pages) -> None:
-    @pages.post("/records/{slug}/views", needs=MemberRole.VIEWER, back=_list_to_save)
-    def save_view(tx: Tx, visit: Visit) -> Redirect:
-        crm_object, name = object_of(tx, visit), visit.text("name")
-        question = question_of(fields_of(visit.raw("query").encode()), crm_object)
-        is_shared = bool(visit.text("shared")) and visit.may_write
-        # Saving under the name of a view changes that view.
-        same = [
-            view for view in preferences.list_views(tx, crm_object["id"], visit.actor) if view["name"] == name and may_change(visit, view)
-        ]
-        owner = next((view["owner"] for view in same if view["isShared"] and is_shared), visit.actor)
-        preferences.save_view(
-            tx, crm_object["id"], visit.context.ids(), {"name": name, "query": question.query(), "owner": owner, "isShared": is_shared}
-        )
-        return Redirect(f"/records/{crm_object['slug']}{question.link()}", "view-saved")
-
-    @pages.post("/records/{slug}/views/delete", needs=MemberRole.VIEWER)
-    def delete_view(tx: Tx, visit: Visit) -> Redirect:
-        crm_object = object_of(tx, visit)
-        view = preferences.get_view(tx, crm_object["id"], visit.text("view"))
-        if not may_change(visit, view):
-            raise Forbidden("only its owner or an admin deletes a view")
-        preferences.delete_view(tx, crm_object["id"], view["id"])
-        return Redirect(f"/records/{crm_object['slug']}", "view-deleted")
+def download(tx: Tx, visit: Visit) -> Download:
+    crm_object = object_of(tx, visit)
+    question = question_of(visit.queries, crm_object)
+    return csv_of(tx, visit, crm_object, question, *matches_of(tx, visit, question, crm_object))
 
 
-def _list_to_save(tx: Tx, visit: Visit) -> ConsolePage:
+def look_up(tx: Tx, visit: Visit) -> Download:
+    """Answer the script of a reference field: `[{id, label, about}]`."""
+    matches = records.find_by_label(tx, object_of(tx, visit)["id"], visit.query.get("q", "")[:200])
+    return Download(jsontext.dumps(matches).encode(), "application/json")
+
+
+def search(tx: Tx, visit: Visit) -> ConsolePage:
+    return ConsolePage("search.html", {"words": visit.query.get("q", "")[:200].strip(), "groups": _found(tx, visit, MOST_FOUND + 1)})
+
+
+def search_while_typing(tx: Tx, visit: Visit) -> Download:
+    """Answer the script of the search box: `[{path, label, about}]`."""
+    hits = [
+        {
+            "path": f"/records/{crm_object['slug']}/{match['id']}",
+            "label": match["label"],
+            "about": f"{crm_object['singularName']} · {match['about']}",
+        }
+        for crm_object, matches in _found(tx, visit, 3)
+        for match in matches
+    ]
+    return Download(jsontext.dumps(hits[:10]).encode(), "application/json")
+
+
+def save_view(tx: Tx, visit: Visit) -> Redirect:
+    crm_object, name = object_of(tx, visit), visit.text("name")
+    question = question_of(fields_of(visit.raw("query").encode()), crm_object)
+    is_shared = bool(visit.text("shared")) and visit.may_write
+    # Saving under the name of a view changes that view.
+    same = [view for view in preferences.list_views(tx, crm_object["id"], visit.actor) if view["name"] == name and may_change(visit, view)]
+    owner = next((view["owner"] for view in same if view["isShared"] and is_shared), visit.actor)
+    preferences.save_view(
+        tx, crm_object["id"], visit.context.ids(), {"name": name, "query": question.query(), "owner": owner, "isShared": is_shared}
+    )
+    return Redirect(f"/records/{crm_object['slug']}{question.link()}", "view-saved")
+
+
+def delete_view(tx: Tx, visit: Visit) -> Redirect:
+    crm_object = object_of(tx, visit)
+    view = preferences.get_view(tx, crm_object["id"], visit.text("view"))
+    if not may_change(visit, view):
+        raise Forbidden("only its owner or an admin deletes a view")
+    preferences.delete_view(tx, crm_object["id"], view["id"])
+    return Redirect(f"/records/{crm_object['slug']}", "view-deleted")
+
+
+def list_to_save(tx: Tx, visit: Visit) -> ConsolePage:
     return list_page(tx, replace(visit, queries=fields_of(visit.raw("query").encode())))
 
 

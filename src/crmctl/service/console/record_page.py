@@ -11,13 +11,11 @@ from crmctl.models.jsontext import Json
 from crmctl.service.console import activities as activity_pages
 from crmctl.service.console.cells import cells_of, labels_in, reference_target, value_text
 from crmctl.service.console.noun_pages import actor_name
-from crmctl.service.console.pages import LARGE_FORM, Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import form_attributes, labels_of_records, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
-from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, PreconditionFailed
+from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.store import activities, objects, records
-from crmctl.service.store.members import MemberRole
 from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx, to_micros, to_wire
@@ -26,132 +24,101 @@ from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
 
 MOST_REFERRING, MOST_ACTIVITIES, MOST_CHANGES = 5, 10, 5
-PER_PAGE, MOST_LOOKED_THROUGH = 25, 10_000
-RECORD_UPDATED = "record.updated"
+PER_PAGE = 25
 
 Attributes = Sequence[Mapping[str, Any]]
 
 
-def add_pages(pages: Pages) -> None:
-    _add_show(pages)
-    _add_edit(pages)
-
-    @pages.get("/records/{slug}/new", needs=MemberRole.MEMBER)
-    def new_record(tx: Tx, visit: Visit) -> ConsolePage:
-        crm_object = object_of(tx, visit)
-        # The page of a record leads here with a reference to that record.
-        values = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
-        fields = form_attributes(visit, crm_object)
-        data = {
-            attribute["slug"]: values[attribute["slug"]]
-            for attribute in fields
-            if attribute["slug"] in values and reference_target(attribute)
-        }
-        return _form(tx, visit, crm_object, None, fields_for(fields, data, labels_in(tx, fields, [data])))
-
-    @pages.post("/records/{slug}", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
-    def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        crm_object = object_of(tx, visit)
-        fields = form_attributes(visit, crm_object)
-        blank = fields_for(fields, {}, {})
-        filled = submitted(blank, visit.form)
-        # The form sends the id of the new record, so that sending it twice creates one record.
-        record_id = visit.form_id()
-        if records.count_records(tx, crm_object["id"], [Condition("id", Operator.EQUALS, record_id)]):
-            return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created-before")
-        data, filled, problem = read_form(tx, fields, {}, (blank, filled))
-        if problem is None:
-            first = iter([record_id])
-            try:
-                ids = visit.context.ids
-                records.create_record(tx, crm_object["id"], data, ids=lambda: next(first, None) or ids(), now=visit.now())
-            except (BadRequest, Conflict) as error:
-                filled, problem = _blamed(tx, crm_object, filled, data, error)
-        if problem is not None:
-            return _form(tx, visit, crm_object, None, filled, problem)
-        return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created")
+def new_record(tx: Tx, visit: Visit) -> ConsolePage:
+    crm_object = object_of(tx, visit)
+    # The page of a record leads here with a reference to that record.
+    values = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
+    fields = form_attributes(visit, crm_object)
+    data = {
+        attribute["slug"]: values[attribute["slug"]] for attribute in fields if attribute["slug"] in values and reference_target(attribute)
+    }
+    return _form(tx, visit, crm_object, None, fields_for(fields, data, labels_in(tx, fields, [data])))
 
 
-def _add_show(pages: Pages) -> None:
-    show_record = pages.get("/records/{slug}/{recordId:uuid}")(_record)
-
-    @pages.get("/records/{slug}/{recordId:uuid}/history")
-    def show_history(tx: Tx, visit: Visit) -> ConsolePage:
-        (crm_object, record), page = _opened(tx, visit), visit.number("page", 1)
-        history = read_history(tx, crm_object["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
-        values = {
-            "object": crm_object,
-            "record": record,
-            "label": _label(tx, crm_object, record),
-            "changes": _changes(tx, crm_object, history),
-            "total": history.total,
-            "since": history.since,
-            "page": page,
-            "has_older": history.total > page * PER_PAGE,
-        }
-        return ConsolePage("history.html", values)
-
-    @pages.post("/records/{slug}/{recordId:uuid}/activities", needs=MemberRole.MEMBER, back=show_record)
-    def add_activity(tx: Tx, visit: Visit) -> Redirect:
-        crm_object, record = _opened(tx, visit)
-        activity_pages.add(tx, visit, [{"objectId": crm_object["id"], "recordId": record["id"]}])
-        return Redirect(f"/records/{crm_object['slug']}/{record['id']}", "activity-added")
-
-
-def _add_edit(pages: Pages) -> None:
-    @pages.get("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER)
-    def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
-        crm_object, record = _opened(tx, visit)
-        fields, stored = _stored(tx, visit, crm_object, record)
-        only = visit.query.get("only")
-        if not visit.query.get("back"):
-            return _form(tx, visit, crm_object, record, [field for field in stored if only in (None, field.slug)])
-        data = record["data"] | _before(tx, crm_object, record, visit.query["back"])
-        return _form(tx, visit, crm_object, record, fields_for(fields, data, labels_in(tx, fields, [data])), base=stored)
-
-    @pages.post("/records/{slug}/{recordId:uuid}/edit", needs=MemberRole.MEMBER, form_limit=LARGE_FORM)
-    def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        crm_object, record = _opened(tx, visit)
-        fields, stored = _stored(tx, visit, crm_object, record)
-        version, only = visit.text("version"), visit.text("only")
-        if only and visit.raw("base") == fingerprints([field for field in stored if field.slug == only]):
-            version = records.version_of(record)  # someone else changed other attributes, which this form does not write
-        if version != records.version_of(record):
-            return _conflict(tx, visit)
-        data, filled, problem = read_form(tx, fields, record["data"], (stored, submitted(stored, visit.form)))
-        if problem is None and data:
-            try:
-                records.update_record(tx, crm_object["id"], record["id"], data, [version], **visit.stamp())
-            except PreconditionFailed:
-                return _conflict(tx, visit)
-            except (BadRequest, Conflict) as error:
-                filled, problem = _blamed(tx, crm_object, filled, data, error)
-        if problem is not None:
-            return _form(tx, visit, crm_object, record, filled, problem, base=stored)
-        path = list_path(crm_object, visit.raw("list")) if only else f"/records/{crm_object['slug']}/{record['id']}"
-        return Redirect(path, "saved" if data else "nothing-changed")
-
-    confirm_delete = pages.get("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER)(_ask_to_delete)
-
-    @pages.post("/records/{slug}/{recordId:uuid}/delete", needs=MemberRole.MEMBER, back=confirm_delete)
-    def delete_record(tx: Tx, visit: Visit) -> Redirect:
-        (crm_object, record), stamp = _opened(tx, visit), visit.stamp()
+def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+    crm_object = object_of(tx, visit)
+    fields = form_attributes(visit, crm_object)
+    blank = fields_for(fields, {}, {})
+    filled = submitted(blank, visit.form)
+    # The form sends the id of the new record, so that sending it twice creates one record.
+    record_id = visit.form_id()
+    if records.count_records(tx, crm_object["id"], [Condition("id", Operator.EQUALS, record_id)]):
+        return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created-before")
+    data, filled, problem = read_form(tx, fields, {}, (blank, filled))
+    if problem is None:
+        first = iter([record_id])
         try:
-            records.delete_record(tx, crm_object["id"], record["id"], [visit.text("version") or records.ANY_VERSION], **stamp)
-        except PreconditionFailed as error:
-            raise Conflict(f"{saver_of(tx, crm_object, record)} saved this record meanwhile") from error
-        return Redirect(f"/records/{crm_object['slug']}/changed?at={to_micros(stamp['now'])}", "record-deleted")
+            ids = visit.context.ids
+            records.create_record(tx, crm_object["id"], data, ids=lambda: next(first, None) or ids(), now=visit.now())
+        except (BadRequest, Conflict) as error:
+            filled, problem = _blamed(tx, crm_object, filled, data, error)
+    if problem is not None:
+        return _form(tx, visit, crm_object, None, filled, problem)
+    return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created")
 
 
-def _before(tx: Tx, crm_object: Mapping[str, Any], record: Mapping[str, Any], at: str) -> Json:
-    """Return the values that the change of this moment overwrote, by slug. Raises NotFound."""
-    history = read_history(tx, str(crm_object["id"]), str(record["id"]), MOST_LOOKED_THROUGH)
-    change = next(
-        (past_change for past_change in history.changes if past_change["at"] == at and past_change["type"] == RECORD_UPDATED), None
-    )
-    if change is None:
-        raise NotFound("no change of this record at that moment is known any more")
-    return {part["attributeSlug"]: part["old"] for part in change["changes"]}
+def show_history(tx: Tx, visit: Visit) -> ConsolePage:
+    (crm_object, record), page = _opened(tx, visit), visit.number("page", 1)
+    history = read_history(tx, crm_object["id"], record["id"], PER_PAGE, (page - 1) * PER_PAGE)
+    values = {
+        "object": crm_object,
+        "record": record,
+        "label": _label(tx, crm_object, record),
+        "changes": _changes(tx, crm_object, history),
+        "total": history.total,
+        "since": history.since,
+        "page": page,
+        "has_older": history.total > page * PER_PAGE,
+    }
+    return ConsolePage("history.html", values)
+
+
+def add_activity(tx: Tx, visit: Visit) -> Redirect:
+    crm_object, record = _opened(tx, visit)
+    activity_pages.add(tx, visit, [{"objectId": crm_object["id"], "recordId": record["id"]}])
+    return Redirect(f"/records/{crm_object['slug']}/{record['id']}", "activity-added")
+
+
+def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
+    crm_object, record = _opened(tx, visit)
+    _, stored = _stored(tx, visit, crm_object, record)
+    return _form(tx, visit, crm_object, record, [field for field in stored if visit.query.get("only") in (None, field.slug)])
+
+
+def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+    crm_object, record = _opened(tx, visit)
+    fields, stored = _stored(tx, visit, crm_object, record)
+    version, only = visit.text("version"), visit.text("only")
+    if only and visit.raw("base") == fingerprints([field for field in stored if field.slug == only]):
+        version = records.version_of(record)  # someone else changed other attributes, which this form does not write
+    if version != records.version_of(record):
+        return _conflict(tx, visit)
+    data, filled, problem = read_form(tx, fields, record["data"], (stored, submitted(stored, visit.form)))
+    if problem is None and data:
+        try:
+            records.update_record(tx, crm_object["id"], record["id"], data, [version], **visit.stamp())
+        except PreconditionFailed:
+            return _conflict(tx, visit)
+        except (BadRequest, Conflict) as error:
+            filled, problem = _blamed(tx, crm_object, filled, data, error)
+    if problem is not None:
+        return _form(tx, visit, crm_object, record, filled, problem, base=stored)
+    path = list_path(crm_object, visit.raw("list")) if only else f"/records/{crm_object['slug']}/{record['id']}"
+    return Redirect(path, "saved" if data else "nothing-changed")
+
+
+def delete_record(tx: Tx, visit: Visit) -> Redirect:
+    (crm_object, record), stamp = _opened(tx, visit), visit.stamp()
+    try:
+        records.delete_record(tx, crm_object["id"], record["id"], [visit.text("version") or records.ANY_VERSION], **stamp)
+    except PreconditionFailed as error:
+        raise Conflict(f"{saver_of(tx, crm_object, record)} saved this record meanwhile") from error
+    return Redirect(f"/records/{crm_object['slug']}/changed?at={to_micros(stamp['now'])}", "record-deleted")
 
 
 def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
@@ -180,7 +147,7 @@ def _stored(tx: Tx, visit: Visit, crm_object: Json, record: Json) -> tuple[list[
     return fields, fields_for(fields, record["data"], labels_in(tx, fields, [record["data"]]))
 
 
-def _ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
+def ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
     crm_object, record = _opened(tx, visit)
     referring = _referring(tx, visit, crm_object, record["id"])
     refers = sum(group["total"] or 0 for group in referring)
@@ -267,14 +234,13 @@ def _form(
         "version": records.version_of(record) if record else "",
         "form_id": visit.form_id(),
         "error": error,
-        "back": visit.query.get("back", ""),
         "only": visit.query.get("only", "") if len(fields) == 1 else "",
         "list": visit.query.get("list", ""),
     }
     return ConsolePage("record_form.html", values, status)
 
 
-def _record(tx: Tx, visit: Visit) -> ConsolePage:
+def show_record(tx: Tx, visit: Visit) -> ConsolePage:
     crm_object, record = _opened(tx, visit)
     own_attributes = objects.list_attributes(tx, crm_object["id"], include_inactive=True)
     shown = [attribute for attribute in own_attributes if attribute["isActive"] or attribute["slug"] in record["data"]]

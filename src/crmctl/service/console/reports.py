@@ -13,13 +13,11 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import cells_of, first_day, is_numeric, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
-from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
 from crmctl.service.faults import BadRequest, check_shape
 from crmctl.service.reports.report_definition import CURRENCY, FIELDS_OF_EVERY_RECORD, Period, ReportDefinition, run_report
 from crmctl.service.store import objects, reports
-from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx
 
 MOST_BARS = 30
@@ -116,35 +114,33 @@ def _short(value: float) -> str:
 PER_PAGE, RUNS_PER_PAGE = 50, 25
 
 
-def add_pages(pages: Pages) -> None:
-    @pages.post("/reports/{id:uuid}/run", needs=MemberRole.MEMBER, in_transaction=False)
-    def start_run(visit: Visit) -> Redirect:
-        run = run_report(visit.context, visit.id("id"))
-        return Redirect(f"/reports/{visit.id('id')}/runs/{run['id']}")
+def start_run(visit: Visit) -> Redirect:
+    run = run_report(visit.context, visit.id("id"))
+    return Redirect(f"/reports/{visit.id('id')}/runs/{run['id']}")
 
-    @pages.get("/reports/{id:uuid}/runs/{runId:uuid}", is_slow=True)
-    def show_run(tx: Tx, visit: Visit) -> ConsolePage:
-        report = reports.get_report(tx, visit.id("id"))
-        run = reports.get_run(tx, report["id"], visit.id("runId"))
-        columns = columns_of(tx, report, run["columns"])
-        results = run.pop("results")
-        part = visit.part(lambda limit, offset: results[offset : offset + limit], PER_PAGE)
-        values = {
-            **part,
-            "report": report,
-            "run": run,
-            "columns": columns,
-            "rows": cells_of(tx, columns, [{"data": result} for result in part["rows"]], visit),
-            "chart": _chart(report, columns, results) if part["page"] == 1 else None,
-        }
-        return ConsolePage("report_run.html", values)
 
-    @pages.get("/reports/{id:uuid}/runs/{runId:uuid}/csv", is_slow=True)
-    def download(tx: Tx, visit: Visit) -> Download:
-        run = reports.get_run(tx, visit.id("id"), visit.id("runId"))
-        lines = [delimited_row(run["columns"])]
-        lines += [delimited_row([result.get(column) for column in run["columns"]], excel_safe=True) for result in run["results"]]
-        return Download(b"\xef\xbb\xbf" + "".join(lines).encode(), "text/csv; charset=utf-8", f"report-{run['id'][-8:]}.csv")
+def show_run(tx: Tx, visit: Visit) -> ConsolePage:
+    report = reports.get_report(tx, visit.id("id"))
+    run = reports.get_run(tx, report["id"], visit.id("runId"))
+    columns = columns_of(tx, report, run["columns"])
+    results = run.pop("results")
+    part = visit.part(lambda limit, offset: results[offset : offset + limit], PER_PAGE)
+    values = {
+        **part,
+        "report": report,
+        "run": run,
+        "columns": columns,
+        "rows": cells_of(tx, columns, [{"data": result} for result in part["rows"]], visit),
+        "chart": _chart(report, columns, results) if part["page"] == 1 else None,
+    }
+    return ConsolePage("report_run.html", values)
+
+
+def download(tx: Tx, visit: Visit) -> Download:
+    run = reports.get_run(tx, visit.id("id"), visit.id("runId"))
+    lines = [delimited_row(run["columns"])]
+    lines += [delimited_row([result.get(column) for column in run["columns"]], excel_safe=True) for result in run["results"]]
+    return Download(b"\xef\xbb\xbf" + "".join(lines).encode(), "text/csv; charset=utf-8", f"report-{run['id'][-8:]}.csv")
 
 
 def columns_of(tx: Tx, report: Mapping[str, Any], names: Sequence[str]) -> list[Json]:

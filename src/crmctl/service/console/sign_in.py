@@ -19,14 +19,13 @@ from crmctl.models.jsontext import Json
 from crmctl.service.console import administration
 from crmctl.service.console.noun_pages import NounField, table_rows
 from crmctl.service.console.nouns import SESSIONS
-from crmctl.service.console.pages import HEADERS, Pages
+from crmctl.service.console.pages import HEADERS
 from crmctl.service.console.visits import CONSOLE, STATIC, ConsolePage, Outcome, Redirect, Visit, static_file
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.http.endpoint import NamedRoute
 from crmctl.service.http.json_answers import rate_limited
 from crmctl.service.store import members, short_lived_keys
-from crmctl.service.store.keys import LINKS, replace_signing_key
 from crmctl.service.store.members import MEANINGS, MemberRole
 from crmctl.service.store.tx import Tx
 
@@ -90,83 +89,52 @@ _FOR_GOOD = "public, max-age=31536000, immutable"
 _NEXT = re.compile(r"(/(?!/)[A-Za-z0-9/_.~%?&=+:,\[\]-]*)?")
 
 
-def add_pages(pages: Pages) -> None:
-    """Add signing out; to the console also signing in, accounts and passwords. Last comes the page for unknown addresses."""
-
-    @pages.post("/sign-out", needs=MemberRole.VIEWER)
-    def sign_out(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        members.end_session(tx, visit.session.id)
-        return Redirect("")
-
-    if pages.area == CONSOLE:
-        _add_sign_in(pages)
-        _add_leaving(pages)
-        _add_device_login(pages)
-        _add_account(pages)
-
-    @pages.get("/{rest:path}")
-    def nowhere(_tx: Tx, _visit: Visit) -> Outcome:
-        raise NotFound("there is no page at this address")
+def sign_out(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+    members.end_session(tx, visit.session.id)
+    return Redirect("")
 
 
-def _add_sign_in(pages: Pages) -> None:
-    @pages.get("/sign-in", needs=MemberRole.NOBODY)
-    def show_sign_in(_tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": ""})
-
-    @pages.post("/sign-in", needs=MemberRole.NOBODY, in_transaction=False)
-    def sign_in(visit: Visit) -> ConsolePage | Redirect:
-        email, next_path = visit.text("email"), visit.raw("next")
-        values = {"next": next_path if _NEXT.fullmatch(next_path) else "", "email": email}
-        named = hashlib.sha256(email.casefold().encode(errors="replace")).hexdigest()[:32]
-        attempts = {f"sign-in from {visit.address}": FROM_ONE_ADDRESS, f"sign-in as {named}": FOR_ONE_MEMBER}
-        if minutes := math.ceil(_seconds_to_wait(visit, attempts) / 60):
-            problem = f"there were too many attempts to sign in; try again in {minutes} minute{'' if minutes == 1 else 's'}"
-            return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.TOO_MANY_REQUESTS)
-        engine = visit.context.engine
-        member_id, hashed = engine.read(lambda tx: _stored(tx, email))
-        # Outside of a transaction: it takes a tenth of a second.
-        if not is_right(hashed, visit.raw("password")) or member_id is None:
-            problem = "the email address or the password is wrong"
-            return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.FORBIDDEN)
-        return engine.write(lambda tx: _enter(tx, visit, member_id, values["next"]))
-
-    @pages.get("/password", needs=MemberRole.NOBODY)
-    def show_password(tx: Tx, visit: Visit) -> ConsolePage:
-        return ConsolePage("password.html", {"code": _code(visit), "email": _invited(tx, visit)["user"]["email"], "shortest": SHORTEST})
-
-    @pages.post("/password", needs=MemberRole.NOBODY, in_transaction=False, back=show_password)
-    def set_password(visit: Visit) -> Redirect:
-        engine = visit.context.engine
-        check_new(visit.raw("password"), visit.raw("again"), engine.read(lambda tx: _invited(tx, visit))["user"]["email"])
-        hashed = hash_password(visit.raw("password"))
-
-        def store(tx: Tx) -> Redirect:
-            member = _invited(tx, visit)
-            members.put_password(tx, member["id"], hashed)
-            members.end_sessions_of(tx, member["id"])
-            return _enter(tx, visit, member["id"], "")
-
-        return engine.write(store)
+def nowhere(_tx: Tx, _visit: Visit) -> Outcome:
+    raise NotFound("there is no page at this address")
 
 
-def _add_leaving(pages: Pages) -> None:
-    @pages.get("/sign-out-everywhere", needs=MemberRole.OWNER)
-    def confirm_everywhere(_tx: Tx, _visit: Visit) -> ConsolePage:
-        values = {
-            "title": "Sign out everywhere",
-            "text": "Every open session of the console and the portal ends, this one too, and links that were not opened yet become void.",
-            "action": "/sign-out-everywhere",
-            "button": "Sign out everywhere",
-            "back": "/members/sessions",
-        }
-        return ConsolePage("confirm.html", values)
+def show_sign_in(_tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+    return Redirect("") if visit.may(MemberRole.VIEWER) else ConsolePage("welcome.html", {"next": "", "email": ""})
 
-    @pages.post("/sign-out-everywhere", needs=MemberRole.OWNER)
-    def sign_out_everywhere(tx: Tx, _visit: Visit) -> Redirect:
-        members.close_all_sessions(tx)
-        replace_signing_key(tx, LINKS)
-        return Redirect("")
+
+def sign_in(visit: Visit) -> ConsolePage | Redirect:
+    email, next_path = visit.text("email"), visit.raw("next")
+    values = {"next": next_path if _NEXT.fullmatch(next_path) else "", "email": email}
+    named = hashlib.sha256(email.casefold().encode(errors="replace")).hexdigest()[:32]
+    attempts = {f"sign-in from {visit.address}": FROM_ONE_ADDRESS, f"sign-in as {named}": FOR_ONE_MEMBER}
+    if minutes := math.ceil(_seconds_to_wait(visit, attempts) / 60):
+        problem = f"there were too many attempts to sign in; try again in {minutes} minute{'' if minutes == 1 else 's'}"
+        return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.TOO_MANY_REQUESTS)
+    engine = visit.context.engine
+    member_id, hashed = engine.read(lambda tx: _stored(tx, email))
+    # Outside of a transaction: it takes a tenth of a second.
+    if not is_right(hashed, visit.raw("password")) or member_id is None:
+        problem = "the email address or the password is wrong"
+        return ConsolePage("welcome.html", values | {"error": problem}, HTTPStatus.FORBIDDEN)
+    return engine.write(lambda tx: _enter(tx, visit, member_id, values["next"]))
+
+
+def show_password(tx: Tx, visit: Visit) -> ConsolePage:
+    return ConsolePage("password.html", {"code": _code(visit), "email": _invited(tx, visit)["user"]["email"], "shortest": SHORTEST})
+
+
+def set_password(visit: Visit) -> Redirect:
+    engine = visit.context.engine
+    check_new(visit.raw("password"), visit.raw("again"), engine.read(lambda tx: _invited(tx, visit))["user"]["email"])
+    hashed = hash_password(visit.raw("password"))
+
+    def store(tx: Tx) -> Redirect:
+        member = _invited(tx, visit)
+        members.put_password(tx, member["id"], hashed)
+        members.end_sessions_of(tx, member["id"])
+        return _enter(tx, visit, member["id"], "")
+
+    return engine.write(store)
 
 
 def front_door(context: Context) -> list[NamedRoute]:
@@ -215,29 +183,25 @@ def _code(visit: Visit) -> str:
     return visit.text("code") or visit.query.get("code", "")
 
 
-def _add_account(pages: Pages) -> None:
-    show_account = pages.get("/account")(_account)
+def change_password(visit: Visit) -> Redirect:
+    engine, member_id = visit.context.engine, visit.session.member_id
+    if member_id is None:
+        raise Forbidden("the operator's session belongs to no member and has no password")
+    email, hashed = engine.read(lambda tx: (members.get_member(tx, member_id)["user"]["email"], members.get_password(tx, member_id)))
+    if not is_right(hashed, visit.raw("present")):
+        raise BadRequest("the current password is wrong", {"field": "present"})
+    check_new(visit.raw("password"), visit.raw("again"), email)
+    fresh = hash_password(visit.raw("password"))
 
-    @pages.post("/account/password", needs=MemberRole.VIEWER, in_transaction=False, back=show_account)
-    def change_password(visit: Visit) -> Redirect:
-        engine, member_id = visit.context.engine, visit.session.member_id
-        if member_id is None:
-            raise Forbidden("the operator's session belongs to no member and has no password")
-        email, hashed = engine.read(lambda tx: (members.get_member(tx, member_id)["user"]["email"], members.get_password(tx, member_id)))
-        if not is_right(hashed, visit.raw("present")):
-            raise BadRequest("the current password is wrong", {"field": "present"})
-        check_new(visit.raw("password"), visit.raw("again"), email)
-        fresh = hash_password(visit.raw("password"))
+    def store(tx: Tx) -> Redirect:
+        members.put_password(tx, member_id, fresh)
+        members.end_sessions_of(tx, member_id, but=visit.session.id)
+        return Redirect("/account", "password-changed")
 
-        def store(tx: Tx) -> Redirect:
-            members.put_password(tx, member_id, fresh)
-            members.end_sessions_of(tx, member_id, but=visit.session.id)
-            return Redirect("/account", "password-changed")
-
-        return engine.write(store)
+    return engine.write(store)
 
 
-def _account(tx: Tx, visit: Visit) -> ConsolePage:
+def show_account(tx: Tx, visit: Visit) -> ConsolePage:
     mine = visit.session.member_id
     sessions = administration.sessions(tx, visit, mine) if mine else []
     values = {
@@ -254,27 +218,25 @@ CODE = NounField("code", "Code", "mono", is_required=True, longest=20, placehold
 ABOUT = "Enter the code that crmctl auth login --device shows on the machine that you log in from. Approve no code that someone sent you."
 
 
-def _add_device_login(pages: Pages) -> None:
-    @pages.get("/device")
-    def ask_for_code(_tx: Tx, visit: Visit) -> ConsolePage:
-        values = {"title": "Log in on a device", "text": ABOUT, "action": "/device", "button": "Continue", "back": "", "is_primary": True}
-        return ConsolePage("confirm.html", values | {"fields": [(CODE, {}, visit.query.get("code", "")[: CODE.longest])]})
+def ask_for_code(_tx: Tx, visit: Visit) -> ConsolePage:
+    values = {"title": "Log in on a device", "text": ABOUT, "action": "/device", "button": "Continue", "back": "", "is_primary": True}
+    return ConsolePage("confirm.html", values | {"fields": [(CODE, {}, visit.query.get("code", "")[: CODE.longest])]})
 
-    @pages.post("/device", needs=MemberRole.VIEWER, in_transaction=False)
-    def show_login(visit: Visit) -> ConsolePage:
-        _count_attempt(visit)
-        scopes = short_lived_keys.scopes_of(visit.session.role)
-        login = visit.context.engine.read(lambda tx: short_lived_keys.find_login(tx, visit.text("code"), now=visit.now()))
-        values = {"login": login, "scopes": scopes and sorted(scopes), "hours": short_lived_keys.KEY_SECONDS // 3600}
-        return ConsolePage("device.html", values)
 
-    @pages.post("/device/answer", needs=MemberRole.VIEWER, in_transaction=False)
-    def answer_login(visit: Visit) -> Redirect:
-        member_id = _count_attempt(visit)
-        state = short_lived_keys.APPROVED if visit.text("answer") == "approve" else short_lived_keys.DENIED
-        answering = partial(short_lived_keys.answer_login, user_code=visit.text("code"), member_id=member_id, state=state, now=visit.now())
-        visit.context.engine.write(answering, by=visit.actor)
-        return Redirect("", f"device-{state}")
+def show_login(visit: Visit) -> ConsolePage:
+    _count_attempt(visit)
+    scopes = short_lived_keys.scopes_of(visit.session.role)
+    login = visit.context.engine.read(lambda tx: short_lived_keys.find_login(tx, visit.text("code"), now=visit.now()))
+    values = {"login": login, "scopes": scopes and sorted(scopes), "hours": short_lived_keys.KEY_SECONDS // 3600}
+    return ConsolePage("device.html", values)
+
+
+def answer_login(visit: Visit) -> Redirect:
+    member_id = _count_attempt(visit)
+    state = short_lived_keys.APPROVED if visit.text("answer") == "approve" else short_lived_keys.DENIED
+    answering = partial(short_lived_keys.answer_login, user_code=visit.text("code"), member_id=member_id, state=state, now=visit.now())
+    visit.context.engine.write(answering, by=visit.actor)
+    return Redirect("", f"device-{state}")
 
 
 def _count_attempt(visit: Visit) -> str:

@@ -7,11 +7,9 @@ from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.background import target_guard
 from crmctl.service.console.cells import ListCell
 from crmctl.service.console.noun_pages import BoxChoice, NounQuery
-from crmctl.service.console.pages import Pages
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import webhooks
-from crmctl.service.store.members import MemberRole
 from crmctl.service.store.tx import Tx, micros_of
 from crmctl.values.value_readers import Invalid, parse_instant
 
@@ -21,35 +19,31 @@ SOON_SECONDS = 20.0
 """A try due within this time is worth waiting for: the page then looks again by itself."""
 
 
-def add_pages(pages: Pages) -> None:
-    @pages.get("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}", needs=MemberRole.ADMIN)
-    def show_delivery(tx: Tx, visit: Visit) -> ConsolePage:
-        endpoint, delivery = _known_delivery(tx, visit)
-        due = delivery["nextTryAt"]
-        is_due = due is not None and micros_of(parse_instant(due)) / 1_000_000 <= visit.now() + SOON_SECONDS
-        is_under_way = is_due and (endpoint["enabled"] or delivery["eventType"] == webhooks.TEST_EVENT)
-        values = {"endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
-        return ConsolePage("delivery.html", values, refresh=1 if is_under_way else None)
+def show_delivery(tx: Tx, visit: Visit) -> ConsolePage:
+    endpoint, delivery = _known_delivery(tx, visit)
+    due = delivery["nextTryAt"]
+    is_due = due is not None and micros_of(parse_instant(due)) / 1_000_000 <= visit.now() + SOON_SECONDS
+    is_under_way = is_due and (endpoint["enabled"] or delivery["eventType"] == webhooks.TEST_EVENT)
+    values = {"endpoint": endpoint, "delivery": delivery, "under_way": is_under_way}
+    return ConsolePage("delivery.html", values, refresh=1 if is_under_way else None)
 
-    @pages.post("/webhooks/{id:uuid}/deliveries/{deliveryId:uuid}/replay")
-    def replay(tx: Tx, visit: Visit) -> Redirect:
-        endpoint, delivery = _known_delivery(tx, visit)
-        again, is_new = webhooks.replay(tx, delivery["id"], **visit.stamp())
-        return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
-    choose_range = pages.get("/webhooks/{id:uuid}/replay", needs=MemberRole.ADMIN)(_range_form)
+def replay(tx: Tx, visit: Visit) -> Redirect:
+    endpoint, delivery = _known_delivery(tx, visit)
+    again, is_new = webhooks.replay(tx, delivery["id"], **visit.stamp())
+    return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
-    @pages.post("/webhooks/{id:uuid}/replay", back=choose_range)
-    def replay_range(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
-        since, until = _instant(visit, "since", 0.0), _instant(visit, "until", visit.now())
-        if since >= until:
-            raise BadRequest("the range ends before it begins", {"field": "until"})
-        only_failed = visit.text("which") != "all"
-        if visit.text("count"):
-            counted = webhooks.count_range(tx, visit.id("id"), since, until, only_failed=only_failed)
-            return _range_form(tx, visit, counted)
-        count = webhooks.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
-        return Redirect(f"/webhooks/{visit.id('id')}", "replayed-range" if count else "replayed-none")
+
+def replay_range(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+    since, until = _instant(visit, "since", 0.0), _instant(visit, "until", visit.now())
+    if since >= until:
+        raise BadRequest("the range ends before it begins", {"field": "until"})
+    only_failed = visit.text("which") != "all"
+    if visit.text("count"):
+        counted = webhooks.count_range(tx, visit.id("id"), since, until, only_failed=only_failed)
+        return range_form(tx, visit, counted)
+    count = webhooks.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
+    return Redirect(f"/webhooks/{visit.id('id')}", "replayed-range" if count else "replayed-none")
 
 
 def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:
@@ -60,7 +54,7 @@ def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     return endpoint, delivery
 
 
-def _range_form(tx: Tx, visit: Visit, counted: int | None = None) -> ConsolePage:
+def range_form(tx: Tx, visit: Visit, counted: int | None = None) -> ConsolePage:
     endpoint = webhooks.get_endpoint(tx, visit.id("id"))
     fields = {name: visit.text(name) for name in ("since", "until", "which")}
     values = {"endpoint": endpoint, "fields": fields, "counted": counted}

@@ -14,7 +14,6 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import ListCell, labels_in, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
-from crmctl.service.console.pages import Pages
 from crmctl.service.console.record_form import FormField, changes, fields_for, submitted
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
@@ -29,16 +28,14 @@ RUNS_PER_PAGE = 25
 LATE_SECONDS = 120.0
 
 
-def add_pages(pages: Pages) -> None:
-    @pages.get("/workflows/{id:uuid}/runs/{runId:uuid}")
-    def show_run(tx: Tx, visit: Visit) -> ConsolePage:
-        workflow = workflows.get_workflow(tx, visit.id("id"))
-        run = workflows.get_run(tx, visit.id("runId"))
-        if run["workflowId"] != workflow["id"]:
-            raise NotFound(f"there is no run with the id {run['id']} of this workflow")
-        shown = {"given": jsontext.dumps(run["input"]), "steps": [jsontext.dumps(step) for step in run["steps"]]}
-        is_under_way = run["status"] in (workflows.PENDING, workflows.RUNNING)
-        return ConsolePage("workflow_run.html", {"workflow": workflow, "run": run} | shown, refresh=2 if is_under_way else None)
+def show_run(tx: Tx, visit: Visit) -> ConsolePage:
+    workflow = workflows.get_workflow(tx, visit.id("id"))
+    run = workflows.get_run(tx, visit.id("runId"))
+    if run["workflowId"] != workflow["id"]:
+        raise NotFound(f"there is no run with the id {run['id']} of this workflow")
+    shown = {"given": jsontext.dumps(run["input"]), "steps": [jsontext.dumps(step) for step in run["steps"]]}
+    is_under_way = run["status"] in (workflows.PENDING, workflows.RUNNING)
+    return ConsolePage("workflow_run.html", {"workflow": workflow, "run": run} | shown, refresh=2 if is_under_way else None)
 
 
 def page_values(tx: Tx, visit: Visit, workflow: Json) -> Json:

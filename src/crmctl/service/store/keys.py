@@ -228,7 +228,7 @@ ADDRESS = "address"
 def make_signing_keys(tx: Tx) -> None:
     """Make the keys of a new service, so that they always exist."""
     for purpose in (LINKS, UPLOADS):
-        replace_signing_key(tx, purpose)
+        put_value(tx, purpose, secrets.token_hex(32))
 
 
 def use_once(tx: Tx, signature: str, expires_at: int, *, now: float) -> bool:
@@ -247,11 +247,6 @@ def sign(tx: Tx, purpose: str, *parts: str | int) -> str:
     # With the length of each part, no other parts give the same text.
     text = "\n".join(f"{len(str(part))}:{part}" for part in parts)
     return hmac.new(bytes.fromhex(key), text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
-
-
-def replace_signing_key(tx: Tx, purpose: str) -> None:
-    """Replace the key, so that everything signed with the old one is void."""
-    put_value(tx, purpose, secrets.token_hex(32))
 
 
 def get_value(tx: Tx, name: str) -> str | None:

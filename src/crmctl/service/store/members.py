@@ -280,10 +280,6 @@ def end_sessions_of(tx: Tx, member_id: str, *, but: str = "") -> None:
     tx.execute("DELETE FROM page_session WHERE member_id = ? AND id <> ?", (member_id, but))
 
 
-def close_all_sessions(tx: Tx) -> None:
-    tx.execute("DELETE FROM page_session")
-
-
 _INDUSTRIES = [
     *("agriculture", "education", "energy", "finance", "healthcare", "manufacturing", "public", "retail", "services", "technology"),
     "other",
