@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,7 +63,7 @@ def killed_at(step: str, count: int) -> Iterator[None]:
     """Kill the process at the `count`-th time of a step (`before begin`, `after settle`), and expect it to die there."""
     word, name = step.split(" ")
     left, dead = count, False
-    ghost = replace(lease.Holder.this_process(), started="long ago")  # a process that is not running afterwards
+    ghost = lease.Holder.this_process()._replace(started="long ago")  # a process that is not running afterwards
     real, transaction = getattr(Journal, name), Journal._transaction
 
     def reached() -> None:

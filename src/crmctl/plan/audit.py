@@ -26,7 +26,7 @@ from crmctl.values.equality import canonical
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
 from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, entries_of, is_undone, last_sent_at, records_made, surplus_records
-from crmctl.write.methods import CONTROL_SECONDS, Unexplained, explain, methods, recognitions
+from crmctl.write.methods import CONTROL_SECONDS, explain, methods, recognitions
 from crmctl.write.reconcile import LOOKS
 
 FEW_RECORDS = 3
@@ -405,7 +405,7 @@ def _match(
             return rows
 
         seen = match(entries, records, recognition, known(journal, entries, alike))
-        seen, _ = explain(journal, Unexplained(created, seen, records), replace(recognition, altered=method.altered), others)
+        seen, _ = explain(journal, created, seen, records, replace(recognition, altered=method.altered), others)
         if seen.found:
             return seen
     return None

@@ -9,7 +9,6 @@ import threading
 import time
 import zlib
 from contextlib import suppress
-from dataclasses import astuple
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import NamedTuple
 from crmctl.clock import SystemClock
 from crmctl.errors import StorageError, UsageError, reason, storage_error
 from crmctl.files.whole_files import sync_path
-from crmctl.frozen import frozen
 
 
 class JobKind(StrEnum):
@@ -87,10 +85,6 @@ MAY_BE_THERE = frozenset({RowState.CREATED, RowState.IN_DOUBT})
 """States of rows for which the service may have a new record."""
 
 
-BUGS = (sqlite3.ProgrammingError, sqlite3.InterfaceError)
-"""SQLite errors caused by a wrong call, not by a damaged file."""
-
-
 ORPHANED = "it refers to no record: "
 """Beginning of the reason of a row whose parent the service refused."""
 
@@ -109,7 +103,8 @@ class OneAtATime:
         self._lock.release()
         if isinstance(error, ValueError):
             raise damaged(self._path, reason(error)) from error
-        if isinstance(error, sqlite3.Error) and not isinstance(error, BUGS):
+        is_bug = isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError)  # a wrong call, not a damaged file
+        if isinstance(error, sqlite3.Error) and not is_bug:
             raise storage_error(error, self._path) from error
 
 
@@ -131,8 +126,7 @@ CREATE TABLE lease (
 """
 
 
-@frozen
-class Holder:
+class Holder(NamedTuple):
     """Identity of a process, distinct from a later process with the same id."""
 
     host: str
@@ -147,29 +141,28 @@ class Holder:
 
 def acquire(connection: sqlite3.Connection, now: float) -> None:
     """Take the lease inside the caller's transaction. Raises UsageError when a live process holds it."""
-    me = Holder.this_process()
-    row = connection.execute("SELECT host, boot, pid, started, beat FROM lease").fetchone()
-    if row is not None:
-        holder = Holder(*row[:4])
-        if holder != me and _is_alive(holder, me, silence=now - row[4]):
-            raise UsageError(f"another process (pid {holder.pid} on {holder.host}) is working on this job", code="job_running")
-    connection.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?)", (*astuple(me), now))
+    holder, me = live_holder(connection, now), Holder.this_process()
+    if holder is not None and holder != me:
+        raise UsageError(f"another process (pid {holder.pid} on {holder.host}) is working on this job", code="job_running")
+    connection.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?)", (*me, now))
 
 
 def release(connection: sqlite3.Connection) -> None:
-    me = Holder.this_process()
-    connection.execute("DELETE FROM lease WHERE host = ? AND boot = ? AND pid = ? AND started = ?", astuple(me))
+    query = "DELETE FROM lease WHERE host = ? AND boot = ? AND pid = ? AND started = ?"
+    connection.execute(query, Holder.this_process())
 
 
-def is_held(connection: sqlite3.Connection, now: float) -> bool:
+def live_holder(connection: sqlite3.Connection, now: float) -> Holder | None:
+    """Return the process that holds the lease; None if the lease is free or its process is dead."""
     row = connection.execute("SELECT host, boot, pid, started, beat FROM lease").fetchone()
-    return row is not None and _is_alive(Holder(*row[:4]), Holder.this_process(), silence=now - row[4])
-
-
-def _is_alive(holder: Holder, me: Holder, *, silence: float) -> bool:
+    if row is None:
+        return None
+    holder, me = Holder(*row[:4]), Holder.this_process()
     if holder.host != me.host or not holder.started:
-        return silence < STALE_SECONDS
-    return holder.boot == me.boot and start_time(holder.pid) == holder.started
+        is_alive = now - row[4] < STALE_SECONDS
+    else:
+        is_alive = holder.boot == me.boot and start_time(holder.pid) == holder.started
+    return holder if is_alive else None
 
 
 @cache

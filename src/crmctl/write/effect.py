@@ -50,25 +50,17 @@ def standing(
     return (StepStanding.BEFORE if len(old) == len(after) > len(new) else StepStanding.AFTER), []
 
 
-def current_records(reader: Reader, ids: Sequence[str], holds: Callable[[int, Record], bool] | None) -> Iterator[Record | None]:
-    """Yield the current record of each id; None if it was deleted.
-
-    `holds` says whether the record at a position has the values that were sent. Sends one request for several such records, and one for
-    each other id. Raises the errors of reading.
-    """
-    page = changed_last(reader) if holds is not None and len(ids) > 2 else None
-    yield from _each_current(reader, ids, page, holds)
-
-
-def _each_current(
-    reader: Reader, ids: Sequence[str], page: Page[Record] | None, holds: Callable[[int, Record], bool] | None
+def current_records(
+    reader: Reader, ids: Sequence[str], page: Page[Record] | None = None, holds: Callable[[int, Record], bool] = lambda *_: False
 ) -> Iterator[Record | None]:
+    """Yield the current record of each id; None if it was deleted. Raises the errors of reading.
+
+    `page`: the records changed last. One of them counts as current if it `holds` the values that were sent to its position.
+    """
     changed = {record.id.lower(): record for record in page.items} if page is not None else {}
     for position, record_id in enumerate(ids):
         record = changed.get(record_id.lower())
-        if record is None or holds is None or not holds(position, record):
-            record = read_one(reader, record_id)
-        yield record
+        yield record if record is not None and holds(position, record) else read_one(reader, record_id)
 
 
 def changed_last(reader: Reader) -> Page[Record] | None:
@@ -112,7 +104,7 @@ def compare(
 
     page = changed_last(reader) if len(entries) > 2 or not all(entry.ordinal in before for entry in entries) else None
     since = _send_time(page, sent_at, now)
-    records = _each_current(reader, [str(entry.id) for entry in entries], page, lambda position, record: holds(entries[position], record))
+    records = current_records(reader, [str(entry.id) for entry in entries], page, lambda position, record: holds(entries[position], record))
     for entry, record in zip(entries, records, strict=True):
         image = before.get(entry.ordinal)
         if record is None:
@@ -209,7 +201,8 @@ def is_visible(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 def _standing_of_row(entry: Entry, image: Mapping[str, Any] | None, as_of: int | None, record: Record) -> StepStanding:
     data, current = entry.data, record.data
     changes = data if image is None else {slug: value for slug, value in data.items() if slug in image}
-    if _agrees(changes, current) if image is None else any(_shows({slug: value}, image, current) for slug, value in changes.items()):
+    parts = [changes] if image is None else [{slug: value} for slug, value in changes.items()]
+    if any(_agrees(part, current) and not (image is not None and _agrees(part, image)) for part in parts):
         return StepStanding.AFTER
     has_moved = as_of is not None and (micros_of(record.updated_at) or 0) > as_of
     if image is None:
@@ -217,10 +210,6 @@ def _standing_of_row(entry: Entry, image: Mapping[str, Any] | None, as_of: int |
     else:
         has_changed = not all(is_same(None, image[slug], current.get(slug)) for slug in changes)
     return StepStanding.CHANGED if has_moved or has_changed else StepStanding.BEFORE
-
-
-def _shows(change: Mapping[str, Any], image: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    return _agrees(change, current) and not _agrees(change, image)
 
 
 def _agrees(data: Mapping[str, Any], current: Mapping[str, Any]) -> bool:

@@ -15,11 +15,11 @@ from crmctl.files.validation import Batch, Entry
 from crmctl.frozen import frozen
 from crmctl.match.record_match import Recognition, RecordMatch, match
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
-from crmctl.read.read_back import LONG_READ, MOST_PAGES, Baseline, Reader, ReadResult, Unusable, moment_of, read_newest
+from crmctl.read.read_back import LONG_READ, MOST_PAGES, Baseline, Enough, Reader, ReadResult, Unusable, moment_of, read_newest
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import known
 from crmctl.write.journal import Journal, doubtful, records_made
-from crmctl.write.methods import Confirmed, Method, Unexplained, altered_attributes, explain, methods, showing
+from crmctl.write.methods import Confirmed, Method, altered_attributes, explain, methods, showing
 
 FEWER = "its lists are old, or somebody deletes records"
 MORE = "somebody else creates records, or rows are there twice; crmctl bulk repair looks for those"
@@ -37,11 +37,6 @@ class RecordCount:
     before: int | None
     found: dict[int, int] = field(default_factory=dict)
     _marks: list[tuple[float, int]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, journal: Journal) -> RecordCount:
-        baseline = Baseline.from_document(journal.recall("baseline"))
-        return cls(journal, baseline.total if baseline is not None else None)
 
     @property
     def made(self) -> int:
@@ -152,14 +147,6 @@ class FinalCount(NamedTuple):
         return self.is_current and self.left is not None and self.left > self.in_doubt
 
 
-class Weighing(NamedTuple):
-    """A sent batch and the method used to find it. `controlled`: the method has passed its control."""
-
-    method: Method
-    sent: Sent
-    controlled: bool
-
-
 class Evidence:
     """Looks for rows in doubt on request. Safe for several threads.
 
@@ -181,7 +168,7 @@ class Evidence:
         """Set for rows that may never have been sent: the lists need not show anything newer."""
         self.was_doubted = False
         self.methods = methods(journal)
-        self.count = RecordCount.of(journal)
+        self.count = RecordCount(journal, self._baseline.total if self._baseline is not None else None)
 
     # -- known records ---------------------------------------------------------------------------------------------------------------
 
@@ -329,20 +316,18 @@ class Evidence:
         return bool(self._match(method.recognition_of(sent.creates), sent, new).found)
 
     def _by(self, method: Method, sent: Sent, *, thoroughly: bool) -> Look:
-        controlled = method.has_shown(self._reader, self._confirmed, self._earliest, self._clock.now())
-        weighing = Weighing(method, sent, controlled)
+        method.try_out(self._reader, self._confirmed, self._earliest, self._clock.now())
         reading = self._read(method, sent, thoroughly=thoroughly)
         recognition = method.recognition_of(sent.creates)
         seen = self._match(recognition, sent, self._new(reading))
         if len(seen.found) == len(sent.creates) or not thoroughly:
             return Look(seen, is_cut=not reading.complete and len(reading.records) > (LONG_READ - 1) * (PAGE_LIMIT - 1))
         if reading.total is None or self.count.before is None:
-            return self._weigh_uncounted(weighing, reading)
-        return self._weigh_counted(weighing, reading)
+            return self._weigh_uncounted(method, sent, reading)
+        return self._weigh_counted(method, sent, reading)
 
-    def _weigh_counted(self, weighing: Weighing, reading: ReadResult) -> Look:
+    def _weigh_counted(self, method: Method, sent: Sent, reading: ReadResult) -> Look:
         """Read further back until every new record is accounted for."""
-        method, sent, controlled = weighing
         recognition = method.recognition_of(sent.creates)
         windows = self._windows(method, sent)
         while True:
@@ -355,15 +340,15 @@ class Evidence:
                 return Look(seen, why=TOO_FEW)
             if unaccounted == 0:
                 return self._all_told(sent, seen, reading)
-            seen, visible = self._explain(weighing, seen, new)
+            seen, visible = self._explain(method, sent, seen, new)
             unaccounted = self._unaccounted(sent, seen, reading)
             if len(seen.found) == len(sent.creates):
                 return Look(seen)
-            is_told = controlled and reading.complete and method.ahead is not None
+            is_told = method.works and reading.complete and method.ahead is not None
             if unaccounted == 0 or (is_told and visible >= unaccounted > 0):
                 return self._all_told(sent, seen, reading)
             if not windows or len(reading.records) >= FULL:
-                return self._weigh_all(weighing, reading, seen, unaccounted)
+                return self._weigh_all(method, sent, reading, seen, unaccounted)
             reading = read_newest(self._reader, self._baseline, windows.pop(0))
 
     def _unaccounted(self, sent: Sent, seen: RecordMatch, reading: ReadResult) -> int:
@@ -372,18 +357,16 @@ class Evidence:
         extra = sum(map(len, seen.extra.values()))
         return (self.count.left(reading.total, self.count.made, sent.sent_at) or 0) - extra
 
-    def _explain(self, weighing: Weighing, seen: RecordMatch, new: Sequence[Record]) -> tuple[RecordMatch, int]:
+    def _explain(self, method: Method, sent: Sent, seen: RecordMatch, new: Sequence[Record]) -> tuple[RecordMatch, int]:
         """Pair unrecognised rows with new records that the service may have altered.
 
         Also return how many new records belong to no known row.
         """
-        method, sent, _ = weighing
         recognition = replace(method.recognition_of(sent.creates), altered=self.methods[-1].altered)
-        return explain(self._journal, Unexplained(sent.creates, seen, new), recognition, lambda: self._rows_elsewhere(sent))
+        return explain(self._journal, sent.creates, seen, new, recognition, lambda: self._rows_elsewhere(sent))
 
-    def _weigh_all(self, weighing: Weighing, reading: ReadResult, seen: RecordMatch, unaccounted: int) -> Look:
+    def _weigh_all(self, method: Method, sent: Sent, reading: ReadResult, seen: RecordMatch, unaccounted: int) -> Look:
         """Decide once everything that may be newer than the job has been read. Some new records may remain unexplained."""
-        method, sent, controlled = weighing
         assert reading.total is not None
         assert self.count.before is not None
         unread = reading.total - self.count.before - len(self._new(reading))
@@ -400,7 +383,7 @@ class Evidence:
             return self._all_told(sent, seen, reading)
         if unread:
             return Look(seen, why=TOO_MANY if unread > 0 else TOO_FEW)
-        if not controlled and seen.ambiguous:
+        if not method.works and seen.ambiguous:
             return Look(seen, why="there are new records that may or may not be these rows")
         return self._all_told(sent, seen, reading)
 
@@ -410,9 +393,8 @@ class Evidence:
         has_times = self.methods[-1].ahead is not None
         return self._fresh(sent, seen, counted=True, shown=reading.records if has_times else None)
 
-    def _weigh_uncounted(self, weighing: Weighing, reading: ReadResult) -> Look:
+    def _weigh_uncounted(self, method: Method, sent: Sent, reading: ReadResult) -> Look:
         """Decide without a total: rely on whether the lists show recently confirmed records."""
-        method, sent, controlled = weighing
         recognition = method.recognition_of(sent.creates)
         if self.count.before is not None:
             reading = read_newest(self._reader, self._baseline, self._windows(method, sent)[0])
@@ -422,10 +404,10 @@ class Evidence:
             return Look(seen)
         if not reading.complete or self._match(recognition, sent, self._not_new(reading)).found:
             return Look(seen, why="the service does not say how many records it has, and there are older ones like these rows")
-        seen, _ = self._explain(weighing, seen, new)
+        seen, _ = self._explain(method, sent, seen, new)
         if len(seen.found) == len(sent.creates):
             return Look(seen)
-        if not controlled:
+        if not method.works:
             return self._fresh(sent, seen, counted=not seen.ambiguous, why="there are new records that may or may not be these rows")
         shown = self._confirmed is not None and showing(self._confirmed.entries, method.recognition_of(self._confirmed.entries))(new, None)
         return self._fresh(sent, seen, counted=shown, why=NOTHING_NEWER)
@@ -457,8 +439,7 @@ class Evidence:
         created = self.count.made - self.count.found.get(sent.number, 0)
 
         def read(since: float | None) -> ReadResult:
-            shows = showing(sent.creates, recognition) if recognition.unique else _never
-
+            shows: Enough = showing(sent.creates, recognition) if recognition.unique else lambda *_: False
             pages, placed = count(1), dict[str, Record]()
             matched = 0
 
@@ -557,7 +538,3 @@ def _in_order(records: Sequence[Record]) -> bool:
 def _is_sorted(records: Sequence[Record]) -> bool:
     moments = [moment_of(record) for record in records]
     return None not in moments and moments == sorted(filter(None, moments), reverse=True)
-
-
-def _never(_records: Sequence[Record], _total: int | None) -> bool:
-    return False

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from crmctl.bulk_context import Interrupt, Progress
 from crmctl.client.crm import Crm
@@ -34,27 +34,7 @@ PATIENCE = Backoff(first=1.0)
 ATTEMPTS = 4
 """Most attempts of a request while its outcome is unknown."""
 
-Part = TypeVar("Part")
 T = TypeVar("T")
-
-
-class InHalves(Generic[Part]):
-    """Parts to send, in order. The halves of a refused part come next."""
-
-    def __init__(self, parts: Sequence[Part], halves: Callable[[Part], Sequence[Part]]) -> None:
-        self._left = list(parts[::-1])
-        self._halves = halves
-
-    def __iter__(self) -> Iterator[Part]:
-        while self._left:
-            yield self._left.pop()
-
-    def judged(self, part: Part, verdict: Verdict) -> Verdict:
-        """Return the verdict on the last part. If the service refused it as a whole, queue its halves next."""
-        if verdict.state is BatchState.BISECT:
-            self._left += reversed(self._halves(part))
-        return verdict
-
 
 AS_OF = "keys as of"
 """Journal fact: a moment of the service, in microseconds, before which crmctl saw every change."""
@@ -260,10 +240,7 @@ class InFlight:
 
     def wait(self) -> None:
         with self._changed:
-            if self._in_flight:
-                self._changed.wait(TICK_SECONDS)
-            else:
-                self._changed.wait(TICK_SECONDS / 100)
+            self._changed.wait(TICK_SECONDS if self._in_flight else TICK_SECONDS / 100)
 
     def close(self, grace: float, tell: Callable[[str], None]) -> dict[int, Batch]:
         """Wait for batches in flight and return those still unanswered. The batch of a thread that crashed is never answered.
@@ -273,7 +250,9 @@ class InFlight:
         deadline = None
         self._interrupt.is_patient = True
         with self._changed:
-            while self._is_awaited and not self._interrupt.again and (deadline is None or time.monotonic() < deadline):
+            while any(sender.is_alive() for _, sender in self._in_flight.values()):
+                if self._interrupt.again or (deadline is not None and time.monotonic() >= deadline):
+                    break
                 if self._interrupt.requested and deadline is None:
                     deadline = time.monotonic() + grace
                     requests = "a request" if len(self._in_flight) == 1 else f"{len(self._in_flight)} requests"
@@ -285,10 +264,6 @@ class InFlight:
                 self.error = InterruptedByUser("interrupted")
             unanswered, self._in_flight = self._in_flight, {}
             return {number: batch for number, (batch, _) in unanswered.items()}
-
-    @property
-    def _is_awaited(self) -> bool:
-        return any(sender.is_alive() for _, sender in self._in_flight.values())
 
     def tally(self, verdict: Verdict) -> None:
         """Count the outcome of a batch or part, and decide whether to continue."""

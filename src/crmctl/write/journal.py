@@ -31,7 +31,7 @@ from crmctl.write.database import (
     RowState,
     acquire,
     damaged,
-    is_held,
+    live_holder,
     release,
 )
 from crmctl.write.verdicts import Verdict
@@ -217,7 +217,7 @@ class Journal:
     @property
     def is_running(self) -> bool:
         with self._lock:
-            return is_held(self._db, self.clock.now())
+            return live_holder(self._db, self.clock.now()) is not None
 
     # -- values by name, row or record -----------------------------------------------------------------------------------------------
 
@@ -249,12 +249,9 @@ class Journal:
 
     def kept(self, kind: str, first: int | str | None = None, last: int | str | None = None) -> dict[Any, Any]:
         """Return the values of one kind, in order; from `first` to `last`, if given."""
-        query, parameters = "SELECT key, value FROM fact WHERE kind = ?", [kind]
+        between, bounds = ("", ()) if first is None else ("AND key BETWEEN ? AND ?", (first, last))
         with self._lock:
-            if first is None:
-                facts = self._db.execute(f"{query} ORDER BY key", parameters).fetchall()
-            else:
-                facts = self._db.execute(f"{query} AND key BETWEEN ? AND ? ORDER BY key", (kind, first, last)).fetchall()
+            facts = self._db.execute(f"SELECT key, value FROM fact WHERE kind = ? {between} ORDER BY key", (kind, *bounds)).fetchall()
             return {key: jsontext.loads(value) for key, value in facts}
 
     def number_kept(self, kind: str) -> int:
@@ -276,7 +273,7 @@ class Journal:
     @property
     def last_sent(self) -> int:
         """The ordinal of the last row that any request included; 0 before the first request."""
-        return int(self._one("SELECT COALESCE(MAX(last), 0) FROM batch"))
+        return self._counted().last
 
     @property
     def has_sent(self) -> bool:
@@ -345,9 +342,9 @@ class Journal:
                 self._remember_doubts()
 
     def resolve(self, number: int, record_ids: Mapping[int, str | None], absent: Collection[int], reason: str = "") -> None:
-        """Settle the rows of a batch in doubt.
+        """Settle the rows of a batch in doubt. If rows remain that are neither there, with their ids if known, nor `absent`, it is UNKNOWN.
 
-        `found` are in the service, with their ids if known. `absent` may be sent again. If other rows remain, the batch is UNKNOWN.
+        Absent rows may be sent again.
         """
         with self._transaction(durable=False):
             marked = ((RowState.CREATED, RowState.UPDATED, record_id, ordinal, number) for ordinal, record_id in record_ids.items())

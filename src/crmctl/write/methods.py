@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
@@ -38,7 +37,8 @@ class Confirmed:
 class Method:
     """A recognition of rows in the lists, and its test results. Without `recognition`, rows are recognised by content.
 
-    `lag`: seconds until a record shows up. `ahead`: seconds by which the service's clock is ahead of the local clock; None while unknown.
+    `works`: it has passed its control. `lag`: seconds until a record shows up. `ahead`: seconds by which the service's clock is ahead of
+    the local clock; None while unknown.
     """
 
     baseline: Baseline | None
@@ -60,10 +60,10 @@ class Method:
     def fits(self, entries: Sequence[Entry]) -> bool:
         return self.broken is None and all(self.recognition_of(entries).keys(entries).values())
 
-    def has_shown(self, reader: Reader, confirmed: Confirmed | None, since: float | None, now: float) -> bool:
-        """Whether the method finds rows known to exist: the control. Raises Unusable when they do not show up in time."""
+    def try_out(self, reader: Reader, confirmed: Confirmed | None, since: float | None, now: float) -> None:
+        """Learn whether the method finds rows known to exist: the control. Raises Unusable when they do not show up in time."""
         if self.works or (confirmed is None and self.control is None):
-            return self.works
+            return
         control = self.control = self.control or confirmed
         assert control is not None
         enough = showing(control.entries, self.recognition_of(control.entries), most=CONTROL_RECORDS)
@@ -72,14 +72,13 @@ class Method:
             self.waited = True
             if now >= control.at + CONTROL_SECONDS:
                 raise Unusable("the lists do not show rows that are there")
-            return False
+            return
         self.works = True
         self.lag = now - control.at if self.waited else 0.0
         recognition = self.recognition_of(control.entries)
         keys = set(recognition.keys(control.entries).values())
         moments = [moment for record in records if recognition.key(record.data) in keys and (moment := moment_of(record)) is not None]
         self.ahead = min(moments) - control.at if moments else None
-        return True
 
     def shows(self, entries: Sequence[Entry], records: Sequence[Record]) -> bool:
         """Whether the records include all of these existing rows.
@@ -118,22 +117,18 @@ def altered_attributes(entries: Sequence[Entry], records: Sequence[Record]) -> f
     return frozenset(slug for data, record in pairs for slug, value in data.items() if canonical(value) != canonical(record.get(slug)))
 
 
-class Unexplained(NamedTuple):
-    """Rows that were sent, what was recognised of them, and the new records."""
-
-    entries: Sequence[Entry]
-    seen: RecordMatch
-    new: Sequence[Record]
-
-
 def explain(
-    journal: Journal, unexplained: Unexplained, recognition: Recognition, others: Callable[[], Iterable[Entry]]
+    journal: Journal,
+    entries: Sequence[Entry],
+    seen: RecordMatch,
+    new: Sequence[Record],
+    recognition: Recognition,
+    others: Callable[[], Iterable[Entry]],
 ) -> tuple[RecordMatch, int]:
-    """Pair unrecognised rows with new records that the service may have altered. `others`: the job's other rows.
+    """Pair rows that were sent and not `seen` with new records that the service may have altered. `others`: the job's other rows.
 
     Rows that are or become ambiguous are not paired. Also return how many new records belong to no known row.
     """
-    entries, seen, new = unexplained
     known_ids = {
         *filter(None, seen.found.values()),
         *(record_id for ids in seen.extra.values() for record_id in ids),

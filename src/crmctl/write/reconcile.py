@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -87,7 +86,6 @@ class Reconciler:
         self._settle = context.options.settle
         self._trusts_lists = context.options.trusts_lists
         self._max_wait = context.service.session.max_wait
-        self._arrivals: deque[Parked] = deque()
         self._parked: list[Parked] = []
         self.notes: list[str] = []
         self.recovered = 0
@@ -106,7 +104,7 @@ class Reconciler:
         if not parked.creates and self._journal.header.mode != "delete":
             parked.look_at += PATIENCE.gap(round + 1)  # these rows may go again at once, and the service may need a moment
         self.evidence.doubt(parked)
-        self._arrivals.append(parked)
+        self._parked.append(parked)
 
     def confirm(self, entries: Sequence[Entry], sent_at: float, at: float) -> None:
         """Record a batch whose rows were all created, just now or in an earlier run."""
@@ -125,7 +123,7 @@ class Reconciler:
 
     @property
     def pending(self) -> int:
-        return len(self._parked) + len(self._arrivals)
+        return len(self._parked)
 
     @property
     def is_starved(self) -> bool:
@@ -134,8 +132,6 @@ class Reconciler:
 
     @property
     def wait(self) -> float:
-        if self._arrivals:
-            return 0.0
         return max(0.0, min((parked.look_at for parked in self._parked), default=0.0) - self._clock.now())
 
     def announce_wait(self) -> str:
@@ -150,8 +146,6 @@ class Reconciler:
 
     def settle_refusals(self) -> None:
         """Settle refused batches that do not exist. Call it after sending has ended and no request is in flight."""
-        while self._arrivals:
-            self._parked.append(self._arrivals.popleft())
         for parked in list(self._parked):
             if parked.refusal is not None and self.evidence.believes_refusal(parked):
                 self._believe(parked, parked.refusal)
@@ -159,8 +153,6 @@ class Reconciler:
     # -- looking ---------------------------------------------------------------------------------------------------------------------
 
     def work(self) -> list[Task]:
-        while self._arrivals:
-            self._parked.append(self._arrivals.popleft())
         now = self._clock.now()
         freed: list[Task] = []
         try:
@@ -289,11 +281,11 @@ class Reconciler:
         """Return the rows of a deletion whose records exist; None if that cannot be read, or they may have been missing before."""
         from crmctl.write.effect import current_records
 
+        if not self._journal.recall(SEEN):
+            return None
         try:
-            records = current_records(self._reader, [str(entry.id) for entry in entries], None) if self._journal.recall(SEEN) else None
-            return (
-                None if records is None else {entry.ordinal for entry, record in zip(entries, records, strict=True) if record is not None}
-            )
+            records = current_records(self._reader, [str(entry.id) for entry in entries])
+            return {entry.ordinal for entry, record in zip(entries, records, strict=True) if record is not None}
         except CrmctlError:
             return None
 

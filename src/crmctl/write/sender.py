@@ -32,14 +32,13 @@ from crmctl.write.in_flight import (
     TICK_SECONDS,
     WITHOUT_EFFECT,
     InFlight,
-    InHalves,
     SendContext,
     SentRows,
     Stopped,
 )
 from crmctl.write.journal import BEFORE, Journal
 from crmctl.write.reconcile import PARKED_LIMIT, Reconciler, Task
-from crmctl.write.verdicts import REFUSALS, Verdict, disbelieve, judge, question_refusal, refuse_all
+from crmctl.write.verdicts import REFUSALS, Verdict, disbelieve, judge, refuse_all
 
 MOST_SPLITS = 32
 """Most splits of one batch to find its bad rows, at two requests each. One bad row among 100 takes 7."""
@@ -58,26 +57,27 @@ class Sender:
 
     def deliver(self, task: Task) -> None:
         """Send a batch. If the service refuses it as a whole, send it in parts. Raises Stopped when sending must end."""
-        parts = InHalves([task] if task.refusal is None else self._halves(task), self._halves)
+        created, updated = ("not there", "deleted") if self._journal.header.mode == "delete" else ("created", "updated")
+        parts = [task] if task.refusal is None else self._halves(task)
         refusals: list[str] = []
         failed = 0
-        for part in parts:
-            verdict = parts.judged(part, self._send(part, may_split=len(refusals) < MOST_SPLITS))
+        while parts:
+            part = parts.pop()
+            verdict = self._send(part, may_split=len(refusals) < MOST_SPLITS)
             failed += len(verdict.failures)
             if verdict.state is BatchState.BISECT:
                 refusals.append(verdict.reason)
+                parts += self._halves(part)
             elif verdict.state is not BatchState.IN_DOUBT:
                 self._context.progress.advance(len(part.batch))
-                self._tally(verdict)
+                self._context.progress.tally({created: verdict.created, updated: verdict.updated, "failed": len(verdict.failures)})
         refusal = refusals[-1] if refusals else task.refusal
         self._in_flight.tally_refusal(refusal if failed == len(task.batch) else None)
 
-    def _tally(self, verdict: Verdict) -> None:
-        created_word, changed = ("not there", "deleted") if self._journal.header.mode == "delete" else ("created", "updated")
-        self._context.progress.tally({created_word: verdict.created, changed: verdict.updated, "failed": len(verdict.failures)})
-
     def _halves(self, task: Task) -> list[Task]:
-        return [Task(half, task.round, number=self._in_flight.next_number(), parent=task.number) for half in task.batch.halves()]
+        """Return both halves, the first one last."""
+        first, second = (Task(half, task.round, number=self._in_flight.next_number(), parent=task.number) for half in task.batch.halves())
+        return [second, first]
 
     def _send(self, task: Task, *, may_split: bool) -> Verdict:
         record = _Attempts(task, self._journal, self._in_flight, self._clock)
@@ -109,8 +109,9 @@ class Sender:
             except CrmctlError as error:
                 outcome = error
             verdict = judge(task.batch, outcome, mode=header.mode)
-            if verdict.fatal is not None and self._reconciler.evidence.can_count:
-                verdict = question_refusal(task.batch, verdict)
+            is_refused = verdict.state is BatchState.PLANNED and verdict.fatal is not None and verdict.fatal.status in REFUSALS
+            if is_refused and self._reconciler.evidence.can_count and any(entry.id is None for entry in task.batch.entries):
+                verdict = replace(verdict, questionable=True)
             if not verdict.repeatable or header.mode != "delete" or self._in_flight.is_stopping:
                 break
         return verdict
@@ -267,7 +268,11 @@ class Delivery:
                 self._in_flight.crash = error
         for number, batch in self._in_flight.close(GRACE_SECONDS, self._progress.note).items():
             self._journal.settle(number, batch, Verdict(BatchState.IN_DOUBT, reason="the program was stopped while it was sent"))
-        self._dismiss()
+        with suppress(queue.Empty):  # batches not taken yet stay unsent
+            while True:
+                self._queue.get_nowait()
+        for _ in self._threads:  # let idle senders of a stopped job end
+            self._queue.put_nowait(None)
         if self._in_flight.crash is None and self._in_flight.error is None:
             self._reconciler.settle_refusals()
         self.error = self._in_flight.error
@@ -281,22 +286,19 @@ class Delivery:
                 return
         last = self._batcher.flush()
         self._is_read = last is None
-        self._answer_all()
-        self._offer(last)
+        # The last batch goes alone, so its records are newer than every earlier doubt.
+        while self._queue.unfinished_tasks and not self._in_flight.is_stopping:
+            self._tend()
+        if last is not None:
+            self._offer(last)
         self._is_read = True
         while not self._in_flight.is_stopping and (self._reconciler.pending or self._backlog or self._queue.unfinished_tasks):
             self._tend()
         for _ in self._threads:
             self._put(None)
 
-    def _answer_all(self) -> None:
-        """Wait for requests in flight. The last batch goes alone, so its records are newer than every earlier doubt."""
-        while self._queue.unfinished_tasks and not self._in_flight.is_stopping:
-            self._tend()
-
-    def _offer(self, batch: Batch | None) -> None:
-        if batch is not None:
-            self._put(Task(batch, number=self._in_flight.next_number()))
+    def _offer(self, batch: Batch) -> None:
+        self._put(Task(batch, number=self._in_flight.next_number()))
 
     def _put(self, task: Task | None) -> None:
         """Wait until a sender is free or sending must stop. Meanwhile, look after rows in doubt."""
@@ -355,14 +357,6 @@ class Delivery:
             while thread.is_alive() and not self._in_flight.is_stopping:
                 thread.join(TICK_SECONDS)
                 self._beat()
-
-    def _dismiss(self) -> None:
-        """Let idle senders of a stopped job end. Batches not taken yet stay unsent."""
-        with suppress(queue.Empty):
-            while True:
-                self._queue.get_nowait()
-        for _ in self._threads:
-            self._queue.put_nowait(None)
 
     def _beat(self) -> None:
         if self._clock.monotonic() >= self._beat_due:

@@ -26,8 +26,8 @@ from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.equality import alike
 from crmctl.write.database import BatchState
-from crmctl.write.effect import Attributes, StepStanding, current_records, is_visible, standing, still_there, took_effect
-from crmctl.write.in_flight import ATTEMPTS, PATIENCE, WITHOUT_EFFECT, InHalves, samples
+from crmctl.write.effect import Attributes, StepStanding, changed_last, current_records, is_visible, standing, still_there, took_effect
+from crmctl.write.in_flight import ATTEMPTS, PATIENCE, WITHOUT_EFFECT, samples
 from crmctl.write.verdicts import Verdict, judge
 
 
@@ -123,7 +123,8 @@ class StepSender:
             step = steps[position]
             return standing(step.before, step.after, record.data, attributes)[0] is StepStanding.AFTER
 
-        records = current_records(reader, [step.target for step in steps], None if is_deletion else holds)
+        page = changed_last(reader) if not is_deletion and len(steps) > 2 else None
+        records = current_records(reader, [step.target for step in steps], page, holds)
         for step, record in zip(steps, list(records), strict=True):
             if is_deletion and record is None:
                 mark([step], StepState.DONE, None)
@@ -146,13 +147,16 @@ class StepSender:
 
     def _send(self, steps: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> None:
         mark(steps, StepState.SENDING, None)
-        parts = InHalves([steps], _halves)
-        for part in parts:
-            unsettled, verdict = self._settle(part, send, mark)
-            if parts.judged(unsettled, verdict).state is BatchState.CONFIRMED:
-                mark([step for index, step in enumerate(unsettled) if index not in verdict.failures], StepState.DONE, None)
-                for index, why in verdict.failures.items():
-                    mark([unsettled[index]], StepState.FAILED, why)
+        parts = [steps]
+        while parts:
+            part, verdict = self._settle(parts.pop(), send, mark)
+            if verdict.state is BatchState.BISECT:
+                middle = len(part) // 2
+                parts += (part[middle:], part[:middle])
+                continue
+            mark([step for index, step in enumerate(part) if index not in verdict.failures], StepState.DONE, None)
+            for index, why in verdict.failures.items():
+                mark([part[index]], StepState.FAILED, why)
 
     def _settle(self, part: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> tuple[Sequence[Step], Verdict]:
         """Send a part, and repeat the steps not carried out while the outcome is unknown. Return the steps sent last, and the verdict.
@@ -293,8 +297,3 @@ def _entries(steps: Iterable[Step], pending: dict[int, Step]) -> Iterator[Entry]
     for step in steps:
         pending[step.number] = step
         yield Entry.of(step.number, step.after, step.target)
-
-
-def _halves(steps: Sequence[Step]) -> Sequence[Sequence[Step]]:
-    middle = len(steps) // 2
-    return steps[:middle], steps[middle:]

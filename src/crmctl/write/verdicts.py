@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from crmctl.errors import CrmctlError, RejectedError, ServiceError
 from crmctl.files.validation import Batch
@@ -56,12 +56,6 @@ def judge(batch: Batch, outcome: BulkResult | CrmctlError, *, mode: str) -> Verd
             return Verdict(BatchState.CONFIRMED, failures={0: outcome.message}, reason=outcome.message, questionable=creates)
         return Verdict(BatchState.BISECT, reason=outcome.message, too_large=outcome.status == TOO_LARGE, questionable=creates)
     return Verdict(BatchState.PLANNED, reason=outcome.message, fatal=outcome)
-
-
-def question_refusal(batch: Batch, verdict: Verdict) -> Verdict:
-    """Mark a 401, 403 or 404 as questionable."""
-    is_refused = verdict.state is BatchState.PLANNED and verdict.fatal is not None and verdict.fatal.status in REFUSALS
-    return replace(verdict, questionable=True) if is_refused and any(entry.id is None for entry in batch.entries) else verdict
 
 
 def disbelieve(verdict: Verdict) -> Verdict:
