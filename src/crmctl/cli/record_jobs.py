@@ -54,10 +54,11 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
                 return
             from crmctl.plan.edit import EditRequest, edit, preview_edit
 
-            context, request = WaitingContext(runtime), EditRequest(object_name, record, fields, attributes, path)
+            context, request = WaitingContext(runtime), EditRequest(object_name, record, fields, attributes)
             if runtime.dry_run:
                 preview_edit(context, request)
             done = edit(context, request)
+            path.unlink(missing_ok=True)
             break
         except WouldSend:
             path.unlink(missing_ok=True)

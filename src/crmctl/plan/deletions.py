@@ -38,7 +38,7 @@ from crmctl.plan.changes import Selection
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.job_hooks import JobHooks
 from crmctl.plan.job_run import requests_made, run_or_leave_nothing
-from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_table
+from crmctl.plan.job_start import ImportRun, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import resolve_target, store_of
 from crmctl.plan.results import ImportResult, service_words
 from crmctl.read.read_back import Reader
@@ -147,7 +147,16 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
     with ExitStack() as stack:
         records = stack.enter_context(KnownRecords())
         is_read = _read(context, request, target.object_id, records)
-        plan = _planned(request, target, records, is_read=is_read)
+        count = records.found if is_read else len(records)
+        plan = Deletion(
+            request.object,
+            target.object_id,
+            count,
+            first=list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT)),
+            named=list(islice(records, NAMED)),
+            attributes=target.attributes,
+            absent=len(records) - count,
+        )
         _check_number(request, plan)
         if request.dry_run:
             return replace(plan, reads=requests_made(context))
@@ -214,14 +223,6 @@ def _read(context: BulkContext, request: DeleteRequest, object_id: str, records:
     return False
 
 
-def _planned(request: DeleteRequest, target: ImportTarget, records: KnownRecords, *, is_read: bool) -> Deletion:
-    count = records.found if is_read else len(records)
-    first = list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT))
-    named = list(islice(records, NAMED))
-    absent = len(records) - count
-    return Deletion(request.object, target.object_id, count, first, named=named, attributes=target.attributes, absent=absent)
-
-
 def _check_number(request: DeleteRequest, plan: Deletion) -> None:
     if request.expect is not None and plan.records != request.expect:
         raise RejectedError(
@@ -230,38 +231,6 @@ def _check_number(request: DeleteRequest, plan: Deletion) -> None:
             code="unexpected_changes",
             details={"changes": plan.records},
         )
-
-
-@frozen
-class Deleting:
-    """Deletes the records of a batch, for a job whose rows are ids.
-
-    In its results, `updated` counts deleted records and `created` those already gone. `were_there`: crmctl has just read all of them.
-    """
-
-    service: Crm
-    were_there: Callable[[], bool]
-
-    def write_batch(self, object_id: str, records: Sequence[bytes], watch: AttemptObserver) -> BulkResult:
-        """Delete the records of these rows. Raises RejectedError for a 404 about one of several ids, or about none of them."""
-        ids = [str(jsontext.loads(record)["id"]) for record in records]
-        try:
-            gone = self.service.bulk_delete(object_id, ids, watch=watch)
-        except NotFoundError as error:
-            self.service.get_object(object_id)  # raises if the 404 is about the object
-            if len(ids) == 1 and _is_gone(self.service, object_id, ids[0]):
-                return BulkResult(created=1)
-            raise RejectedError(error.message, code=error.code, status=error.status) from error
-        except DeniedError as error:
-            # Some services refuse after carrying out the request.
-            if self.were_there() and any(_is_gone(self.service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
-                raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
-            raise
-        if gone is not None and gone < len(ids) and not self.were_there():
-            return BulkResult(created=len(ids) - gone, updated=gone)
-        kept = still_there(Reader(self.service, object_id), self.service.session.clock, ids, gone)
-        failed = [BulkFailure(index=index, error=error) for index, error in kept.items()]
-        return BulkResult(updated=len(ids) - len(failed), failed=failed)
 
 
 def _is_gone(service: Crm, object_id: str, record_id: str) -> bool:
@@ -312,7 +281,32 @@ class DeleteHooks(JobHooks):
     known: KnownRecords | None = None
 
     def writer(self, service: Crm) -> WriteBatch:
-        return Deleting(service, lambda: bool(self.job.journal.recall(SEEN))).write_batch
+        return partial(self._delete, service)
+
+    def _delete(self, service: Crm, object_id: str, records: Sequence[bytes], watch: AttemptObserver) -> BulkResult:
+        """Delete the records of these rows. In the result, `updated` counts deleted records and `created` those already gone.
+
+        Raises RejectedError for a 404 about one of several ids, or about none of them.
+        """
+        ids = [str(jsontext.loads(record)["id"]) for record in records]
+        were_there = bool(self.job.journal.recall(SEEN))
+        try:
+            gone = service.bulk_delete(object_id, ids, watch=watch)
+        except NotFoundError as error:
+            service.get_object(object_id)  # raises if the 404 is about the object
+            if len(ids) == 1 and _is_gone(service, object_id, ids[0]):
+                return BulkResult(created=1)
+            raise RejectedError(error.message, code=error.code, status=error.status) from error
+        except DeniedError as error:
+            # Some services refuse after carrying out the request.
+            if were_there and any(_is_gone(service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
+                raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
+            raise
+        if gone is not None and gone < len(ids) and not were_there:
+            return BulkResult(created=len(ids) - gone, updated=gone)
+        kept = still_there(Reader(service, object_id), service.session.clock, ids, gone)
+        failed = [BulkFailure(index=index, error=error) for index, error in kept.items()]
+        return BulkResult(updated=len(ids) - len(failed), failed=failed)
 
     def approve(self, run: ImportRun) -> None:
         journal = self.job.journal

@@ -5,29 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
-from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, ServiceError, UsageError
+from crmctl.errors import CrmctlError, InterruptedByUser, RejectedError, ServiceError
 from crmctl.files.cell_values import ValueOptions, merger_of
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions, spool_ids
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
-from crmctl.plan.import_plan import ImportPlan, before_image, file_digest
+from crmctl.plan.import_plan import ImportPlan, before_image
 from crmctl.plan.job_hooks import JobHooks
 from crmctl.plan.job_run import run_job
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import store_of
 from crmctl.plan.results import ImportResult
 from crmctl.values.composites import Given, without_bare_amounts
-from crmctl.write.database import JobKind, RowState
+from crmctl.write.database import JobKind
 from crmctl.write.in_flight import DeliveryOptions, WriteBatch
-from crmctl.write.journal import BEFORE, Journal
+from crmctl.write.journal import BEFORE
 
 NAME = "records edit"
 """The origin of the row, as shown in job lists."""
@@ -37,15 +36,13 @@ NAME = "records edit"
 class EditRequest:
     """The edit of one record.
 
-    `shown` is the record as the user saw it, `changes` the values that differ from it, and `attributes` those of its object. `text` is the
-    edited file; crmctl deletes it once the record holds the changes.
+    `shown` is the record as the user saw it, `changes` the values that differ from it, and `attributes` those of its object.
     """
 
     object: str
     shown: Record
     changes: Mapping[str, Any]
     attributes: Sequence[Attribute]
-    text: Path
 
 
 class Edited(NamedTuple):
@@ -74,7 +71,6 @@ def edit(context: BulkContext, request: EditRequest) -> Edited:
     job_options = JobOptions(plan, kind=JobKind.UPDATE, shown=request.shown.wire)
     with temporary_table(store, NAME, partial(spool_ids, [request.shown.id])) as ids_input:
         job = start_import(store, target, ids_input, job_options)
-    keep_text(job.journal, request.text)
     result = run_job(context, EditHooks(job, editing), DeliveryOptions())
     document = result.summary.to_document()
     if document["updated"]:
@@ -160,20 +156,6 @@ class Editing:
             )
 
 
-TEXT = "edited text"
-"""Journal fact: the path of the edited text, and its SHA-256 when it was sent."""
-
-
-def keep_text(journal: Journal, path: Path) -> None:
-    journal.remember(TEXT, [str(path.absolute()), file_digest(path, str(path))[0]])
-
-
-def kept_text(journal: Journal) -> str | None:
-    """Return a sentence that names the edited text; None if the file is gone."""
-    path, _ = journal.recall(TEXT) or ("", "")
-    return f"your text is in {path}" if path and Path(path).is_file() else None
-
-
 @frozen
 class EditHooks(JobHooks):
     """The steps of an edit; `editing` writes the row."""
@@ -189,13 +171,3 @@ class EditHooks(JobHooks):
             super().approve(run)
         else:
             journal.keep(BEFORE, ((row.ordinal, before_image(row.data, self.editing.shown.data)) for row in self._valid()))
-
-    def after_rows(self, run: ImportRun) -> None:
-        path, sha256 = self.job.journal.recall(TEXT) or ("", "")
-        if path and self.job.journal.counts()[RowState.UPDATED]:
-            try:
-                if file_digest(Path(path), path)[0] == sha256:  # the user has not continued editing
-                    Path(path).unlink(missing_ok=True)
-            except (UsageError, OSError):
-                pass
-        super().after_rows(run)

@@ -235,7 +235,11 @@ class MergeJob:
             deferred: list[PlannedMerge] = []
             while wave := self._next_wave(waiting, deferred):
                 self.survey.refresh()
-                self._carry(self._begin([merge for merge in wave if self._is_as_planned(merge)]))
+                merges = [merge for merge in wave if self._is_as_planned(merge)]
+                steps = [(merge.group, plan_steps(self._redirected(merge), self.schema, self._around(merge))) for merge in merges]
+                self.journal.add_steps(steps)
+                self._away.update((loser.lower(), merge.survivor) for merge in merges for loser in merge.losers)
+                self._carry(merges)
                 self.progress.advance(len(wave))
             self._look_again()
             self.journal.remember(LOOKED, True)
@@ -295,11 +299,6 @@ class MergeJob:
         if moved is not None:
             self.journal.end_merge(merge.group, GroupState.REFUSED, moved[1])
         return moved is None
-
-    def _begin(self, merges: list[PlannedMerge]) -> list[PlannedMerge]:
-        self.journal.add_steps([(merge.group, plan_steps(self._redirected(merge), self.schema, self._around(merge))) for merge in merges])
-        self._away.update((loser.lower(), merge.survivor) for merge in merges for loser in merge.losers)
-        return merges
 
     def _redirected(self, merge: PlannedMerge) -> PlannedMerge:
         """Return the merge with references to records merged so far pointed at their survivors."""

@@ -252,11 +252,11 @@ class MergeJournal(Journal):
         with self._transaction(durable=state is StepState.SENDING):
             self._db.executemany("UPDATE merge_step SET state = ?, error = ? WHERE no = ?", ((state, error, number) for number in numbers))
 
-    def change_step(self, number: int, **columns: Any) -> None:
-        """Update columns of a step just before it is sent."""
-        values = [jsontext.dumps(value) if isinstance(value, Mapping) else value for value in columns.values()]
+    def begin_step(self, number: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Store the present values and the new ones of a step just before it is sent."""
+        values = (jsontext.dumps(before), jsontext.dumps(after), StepState.SENDING, number)
         with self._transaction():
-            self._db.execute(f"UPDATE merge_step SET {', '.join(f'{name} = ?' for name in columns)} WHERE no = ?", (*values, number))
+            self._db.execute("UPDATE merge_step SET before = ?, after = ?, state = ? WHERE no = ?", values)
 
 
 def step_error(journal: MergeJournal, group: int) -> str | None:
@@ -352,7 +352,7 @@ class MergeSender(StepSender):
             return
         # The change has not been applied yet, so an undo restores the current links.
         links = {name: activity.wire.get(name) for name in change}
-        self.journal.change_step(step.number, before=links, after=change, state=StepState.SENDING)
+        self.journal.begin_step(step.number, links, change)
         self.patch(step, change)
 
     def links(self, step: Step) -> dict[str, Any] | None:

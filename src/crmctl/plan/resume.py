@@ -18,7 +18,7 @@ from crmctl.models.resources import BULK_LIMIT, Attribute, Record
 from crmctl.plan import audit
 from crmctl.plan.changes import Approve, UpdateHooks, agree
 from crmctl.plan.deletions import DeleteHooks
-from crmctl.plan.edit import EditHooks, Editing, kept_text
+from crmctl.plan.edit import EditHooks, Editing
 from crmctl.plan.feed import FILE_NAME as KEPT
 from crmctl.plan.feed import KeptValues
 from crmctl.plan.import_plan import ImportPlan, PlannedInput, file_digest, open_input
@@ -83,10 +83,9 @@ def resume(
     ready = reopen(store, job, context.origin, target.attributes if finished is None else None)
     target = replace(target, object=job.header.object)
     with takes_turn(context, target, request.lock_wait, by_key=bool(job.header.keys)):
-        text = kept_text(ready.journal)
         result = run_job(context, _hooks(context, ready, approve), request.delivery(), request.failed_copy)
-    if isinstance(result.error, RejectedError) and text is not None:
-        result.error.hint = f"{text}; crmctl bulk jobs {job.id} --remove forgets the job"
+    if isinstance(result.error, RejectedError) and (shown := job.header.shown) is not None:
+        result.error.hint = f"crmctl records edit {target.object} {shown['id']} shows it as it is now"
     return result
 
 

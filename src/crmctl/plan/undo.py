@@ -18,7 +18,7 @@ from crmctl.files.spills import chunks
 from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
-from crmctl.plan.audit import CreatedId, name_records, walk_new
+from crmctl.plan.audit import name_records, walk_new
 from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import ImportPlan
@@ -95,12 +95,6 @@ class Undo(UndoReport):
     deleted: StepOutcome | None = None
     restored: StepOutcome | None = None
     parents: Parents | None = None
-
-    def add_tested(self, first: Undo) -> None:
-        """Count the records that the first look of this undo deleted or restored to test the lists."""
-        self.done -= first.tested + first.restored_first
-        self.found, self.tested = self.found + first.tested, self.tested + first.tested
-        self.restorable, self.restored_first = self.restorable + first.restored_first, self.restored_first + first.restored_first
 
     @property
     def is_empty(self) -> bool:
@@ -230,7 +224,10 @@ def _undo(
     # Rows in doubt are settled now, or the lists were late, and the user has agreed: collect the work of the job again.
     done = _undo(context, request, lambda _: None, lists, abandoned)
     assert isinstance(done, Undo)
-    done.add_tested(plan)
+    # The records that were deleted or restored to test the lists belong to this undo.
+    done.done -= plan.tested + plan.restored_first
+    done.found, done.tested = done.found + plan.tested, done.tested + plan.tested
+    done.restorable, done.restored_first = done.restorable + plan.restored_first, done.restored_first + plan.restored_first
     return done
 
 
@@ -393,38 +390,27 @@ def _find_created(written: WrittenRecords, reader: Reader, undo: Undo) -> None:
         gone: set[str] = set()
         for chunk in chunks(name_records(journal, reader, written.again)):
             for row in chunk:
-                if row.edited and row.id is not None and written.include_changed:
-                    row = row._replace(edited=False, seen=True)
-                _sort_in(row, written.ids, undo, named)
-                if row.id is not None and not row.seen:
+                if row.id is None:
+                    undo.unknown.add(row.ordinal)
+                    continue
+                if row.edited and not written.include_changed:
+                    undo.edited.add({"row": row.ordinal, "id": row.id})
+                elif row.seen:
+                    written.ids.add(row.id)
+                else:
                     gone.add(row.id.lower())
+                for record_id, edited in row.extra.items():
+                    # A record with the same key may come from another client.
+                    (undo.edited if edited else undo.further).add({"row": row.ordinal, "id": record_id})
+                    named.add(record_id.lower())
             journal.name_rows({row.ordinal: row.id for row in chunk if row.id is not None and not row.edited})
         mark_undone(journal, gone)
         undo.done += len(gone)
-        _find_further(journal, reader, undo, lambda record_id: record_id in written.ids or record_id in named)
-
-
-def _find_further(journal: Journal, reader: Reader, undo: Undo, is_told: Callable[[str], bool]) -> None:
-    """Add known duplicates that still exist. Rows already undone no longer lead to them."""
-    rows = {
-        record_id.lower(): row for row, extra in surplus_records(journal).items() for record_id in extra if not is_told(record_id.lower())
-    }
-    for record in find(reader, rows):
-        undo.further.add({"row": rows[record.id.lower()], "id": record.id})
-
-
-def _sort_in(row: CreatedId, ids: SeenIds, undo: Undo, named: SeenIds) -> None:
-    if row.id is None:
-        undo.unknown.add(row.ordinal)
-        return
-    if row.edited:
-        undo.edited.add({"row": row.ordinal, "id": row.id})
-    elif row.seen:
-        ids.add(row.id)
-    for record_id, edited in row.extra.items():
-        # A record with the same key may come from another client.
-        (undo.edited if edited else undo.further).add({"row": row.ordinal, "id": record_id})
-        named.add(record_id.lower())
+        # Rows already undone no longer lead to their duplicates.
+        surplus = {record_id.lower(): row for row, extra in surplus_records(journal).items() for record_id in extra}
+        rows = {record_id: row for record_id, row in surplus.items() if record_id not in written.ids and record_id not in named}
+        for record in find(reader, rows):
+            undo.further.add({"row": rows[record.id.lower()], "id": record.id})
 
 
 def _tell(undo: Undo, written: WrittenRecords) -> None:

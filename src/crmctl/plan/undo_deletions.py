@@ -34,7 +34,7 @@ from crmctl.read.stable_pages import SeenIds
 from crmctl.values.equality import as_sent, canonical
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions, SendContext
-from crmctl.write.journal import FILE_NAME, Journal, entries_of, mark_undone
+from crmctl.write.journal import FILE_NAME, entries_of, mark_undone
 from crmctl.write.steps import Step, StepKind, StepSender, StepState
 
 FOLDER, LINKS_FOLDER = "undo", "undo-links"
@@ -178,7 +178,10 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
         named = phase.journal.rows(1, count)
         pairs = zip(deleted.records(), range(1, count + 1), strict=True)
         new = {old.id.lower(): str(row.record_id) for old, n in pairs if (row := named.get(n)) is not None and row.record_id}
-        _keep_ids(run.journal, new)
+        with whole_file(run.journal.folder / IDS_NAME, mode=0o600) as file:
+            file.write("old,new\n")
+            file.writelines(f"{old},{new_id}\n" for old, new_id in new.items())
+        mark_undone(run.journal, new)
     if linked := sum(1 for _ in deleted.links(new)):
         with phase_context(run, LINKS_FOLDER, mode="upsert", kind="update") as phase:
             begin_phase(phase.journal, linked)
@@ -190,13 +193,6 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
             for record_id, why in done.unlinked_records:
                 done.leave(record_id, why)
     return new
-
-
-def _keep_ids(journal: Journal, new: Mapping[str, str]) -> None:
-    with whole_file(journal.folder / IDS_NAME, mode=0o600) as file:
-        file.write("old,new\n")
-        file.writelines(f"{old},{new_id}\n" for old, new_id in new.items())
-    mark_undone(journal, new)
 
 
 NAMED = 5

@@ -34,7 +34,7 @@ from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.write.database import RowState
 from crmctl.write.effect import StepStanding, standing
-from crmctl.write.journal import BEFORE, FILE_NAME, WHOLE, Journal, RowEntry, entries_of, is_undone, mark_undone
+from crmctl.write.journal import BEFORE, FILE_NAME, WHOLE, Journal, entries_of, is_undone, mark_undone
 from crmctl.write.steps import Step, StepKind, StepSender, deletions, take_steps
 
 LEFT = {
@@ -127,7 +127,9 @@ class Updates(Spill):
     def gather(self, journal: Journal, again: Callable[[], Iterable[Entry]]) -> None:
         """Take the updated rows of the job that are not undone yet, without values of attributes that no longer exist."""
         for entry, row in entries_of(journal, again()):
-            if entry.id is None or row is None or not self._is_written(row, entry.ordinal) or is_undone(journal, entry.id):
+            if entry.id is None or row is None or is_undone(journal, entry.id):
+                continue
+            if row.state is not RowState.UPDATED and (row.state is not RowState.FAILED or not self._unlinked(entry.ordinal)):
                 continue
             before = journal.recall(entry.ordinal, BEFORE)
             if before is None:
@@ -137,9 +139,6 @@ class Updates(Spill):
                 overwritten = jsontext.dumps({slug: value for slug, value in before.items() if slug in sent})
                 values = (entry.id.lower(), entry.ordinal, entry.id, jsontext.dumps(sent), overwritten)
                 self._db.execute("INSERT OR IGNORE INTO one (id, ordinal, given, sent, before) VALUES (?, ?, ?, ?, ?)", values)
-
-    def _is_written(self, row: RowEntry, ordinal: int) -> bool:
-        return row.state is RowState.UPDATED or (row.state is RowState.FAILED and self._unlinked(ordinal))
 
     def read(self, reader: Reader, tell: Callable[[Cost], None] = lambda _: None) -> None:
         """Read every record, after passing the cost to `tell`. Raises read errors."""
@@ -152,14 +151,11 @@ class Updates(Spill):
             for page in fetch(reader, ids, tell, self.is_as_written):
                 self.see(page)
         if not reader.singly:
-            self._check_restored(reader)
-
-    def _check_restored(self, reader: Reader) -> None:
-        """Read some records that the lists show restored, and all of them if one is not: a list that lags shows the old values too."""
-        listed = list(self.ids_back())
-        records = list(read_singly(reader, lambda: listed, len(listed), self._is_not_restored))
-        self.lists_lag = any(map(self._is_not_restored, records))
-        self.see(record for record in records if record is not None)
+            # A list that lags shows old values too: read some records that it shows restored, and all of them if one is not.
+            listed = list(self.ids_back())
+            records = list(read_singly(reader, lambda: listed, len(listed), self._is_not_restored))
+            self.lists_lag = any(map(self._is_not_restored, records))
+            self.see(record for record in records if record is not None)
 
     def _is_not_restored(self, record: Record | None) -> bool:
         return record is None or self.is_as_written(record)
@@ -261,16 +257,13 @@ def written_rows(job: ImportJob, clock: Clock) -> Callable[[], Iterator[Entry]]:
             for entry in again():
                 while link is not None and link.ordinal < entry.ordinal:
                     link = next(pending, None)
-                yield _merged(entry, link, phase) if link is not None and link.ordinal == entry.ordinal else entry
+                if link is not None and link.ordinal == entry.ordinal:
+                    row = phase.row(link.ordinal)
+                    if row is not None and row.state is RowState.UPDATED:
+                        entry = Entry.of(entry.ordinal, {**entry.data, **link.data}, entry.id)
+                yield entry
 
     return linked
-
-
-def _merged(entry: Entry, link: Entry, phase: Journal) -> Entry:
-    row = phase.row(link.ordinal)
-    if row is None or row.state is not RowState.UPDATED:
-        return entry
-    return Entry.of(entry.ordinal, {**entry.data, **link.data}, entry.id)
 
 
 FILTER_WORKS = "filter works"
@@ -314,12 +307,26 @@ class Parents:
     def find(self, service: Crm) -> None:
         """Find the current state of the parents the job created. Raises read errors."""
         references, folder = self.job.input.references, self.job.journal.folder
-        for number, parents in enumerate(references.groups() if references is not None else (), 1):
+        if references is None:
+            return
+        for number, parents in enumerate(references.groups(), 1):
             group = _Group(parents, folder / f"{FOLDER}-{number}")
-            if (group.folder / FILE_NAME).exists():
-                with closing(Journal(group.folder, self.clock)) as phase:
-                    self._look(service, group, phase)
-                self._groups.append(group)
+            if not (group.folder / FILE_NAME).exists():
+                continue
+            self._groups.append(group)
+            with closing(Journal(group.folder, self.clock)) as phase:
+                created: dict[str, jsontext.Json] = {}
+                for place, data, record_id in references.parents(parents):
+                    row = phase.row(place)
+                    if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
+                        created.setdefault(record_id.lower(), data)
+                reader = Reader(service, parents.reference.object_id)
+                stored = StoredValues(reader)
+                facts = {record.id: stored.compare(record, created[record.id.lower()]) for record in find(reader, created)}
+                for record_id, differences in facts.items():
+                    (self.edited if stored.is_edited(differences) else group.ids).append(record_id)
+                if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):
+                    phase.remember(FILTER_WORKS, True)
 
     def delete(self, service: Crm, progress: Progress) -> None:
         """Delete the parents that no record refers to. Store an error that ended it early in `error`."""
@@ -340,22 +347,6 @@ class Parents:
                 self.deleted += done.done
                 self.failed += done.left
                 self.error = self.error or done.error
-
-    def _look(self, service: Crm, group: _Group, phase: Journal) -> None:
-        references = self.job.input.references
-        assert references is not None
-        created: dict[str, jsontext.Json] = {}
-        for number, data, record_id in references.parents(group.parents):
-            row = phase.row(number)
-            if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
-                created.setdefault(record_id.lower(), data)
-        reader = Reader(service, group.parents.reference.object_id)
-        stored = StoredValues(reader)
-        facts = {record.id: stored.compare(record, created[record.id.lower()]) for record in find(reader, created)}
-        for record_id, differences in facts.items():
-            (self.edited if stored.is_edited(differences) else group.ids).append(record_id)
-        if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):
-            phase.remember(FILTER_WORKS, True)
 
     def _is_used(self, service: Crm, group: _Group, record_id: str) -> bool:
         """Whether a record of the imported object refers to this parent. Raises read errors."""
