@@ -8,41 +8,52 @@ from email.utils import formatdate
 
 import pytest
 
-from crmctl.client.session import MAX_ATTEMPTS, Failure, is_repeatable, next_wait
+from crmctl.client.answers import Answer
+from crmctl.client.session import MAX_ATTEMPTS, is_repeatable, next_wait
 from crmctl.clock import retry_after
+from crmctl.errors import NetworkError
 from tests.support.zones import in_zone
 
 NOW = 1_800_000_000.0
 
 
+LOST = NetworkError("lost", outcome_unknown=True)
+NEVER_SENT = NetworkError("never sent")
+
+
 def wait(
-    failure: Failure, *, repeatable: bool, attempt: int = 1, waited: float = 0.0, max_wait: float = 300.0, random: float = 0.5
+    result: Answer | NetworkError,
+    asked: float | None = None,
+    *,
+    repeatable: bool,
+    attempt: int = 1,
+    waited: float = 0.0,
+    max_wait: float = 300.0,
+    random: float = 0.5,
 ) -> float | None:
-    return next_wait(failure, attempt=attempt, repeatable=repeatable, waited=waited, max_wait=max_wait, random=random)
+    return next_wait(result, asked, attempt=attempt, repeatable=repeatable, waited=waited, max_wait=max_wait, random=lambda: random)
 
 
 @pytest.mark.parametrize(
-    ("failure", "repeatable", "again"),
+    ("result", "repeatable", "again"),
     [
-        (Failure(status=429), True, True),
-        (Failure(status=429), False, True),
-        (Failure(status=502), True, True),
-        (Failure(status=503), True, True),
-        (Failure(status=504), True, True),
-        (Failure(status=503), False, False),
-        (Failure(status=500), True, False),
-        (Failure(status=408), True, False),
-        (Failure(status=404), True, False),
-        (Failure(), True, True),
-        (Failure(), False, False),
-        (Failure(never_sent=True), False, True),
-        (Failure(never_sent=True), True, True),
-        (Failure(never_sent=True, transient=False), True, False),
-        (Failure(transient=False), True, False),
+        (Answer(429), True, True),
+        (Answer(429), False, True),
+        (Answer(502), True, True),
+        (Answer(503), True, True),
+        (Answer(504), True, True),
+        (Answer(503), False, False),
+        (Answer(500), True, False),
+        (Answer(408), True, False),
+        (Answer(404), True, False),
+        (LOST, True, True),
+        (LOST, False, False),
+        (NEVER_SENT, False, True),
+        (NEVER_SENT, True, True),
     ],
 )
-def test_requests_that_are_retried(failure: Failure, repeatable: bool, again: bool) -> None:
-    assert (wait(failure, repeatable=repeatable) is not None) == again
+def test_requests_that_are_retried(result: Answer | NetworkError, repeatable: bool, again: bool) -> None:
+    assert (wait(result, repeatable=repeatable) is not None) == again
 
 
 def test_repeatable_methods() -> None:
@@ -55,24 +66,24 @@ def test_repeatable_methods() -> None:
 
 
 def test_the_span_of_the_jitter_doubles_and_is_used_in_full() -> None:
-    spans = [wait(Failure(), repeatable=True, attempt=attempt, random=1.0) for attempt in range(1, MAX_ATTEMPTS)]
+    spans = [wait(LOST, repeatable=True, attempt=attempt, random=1.0) for attempt in range(1, MAX_ATTEMPTS)]
     assert spans == [0.5, 1.0, 2.0, 4.0]
-    assert wait(Failure(), repeatable=True, attempt=3, random=0.0) == 0.0
+    assert wait(LOST, repeatable=True, attempt=3, random=0.0) == 0.0
 
 
 def test_attempts_end_except_for_a_rate_limit() -> None:
-    assert wait(Failure(status=503), repeatable=True, attempt=MAX_ATTEMPTS) is None
-    assert wait(Failure(status=429, retry_after=1), repeatable=True, attempt=200) is not None
+    assert wait(Answer(503), repeatable=True, attempt=MAX_ATTEMPTS) is None
+    assert wait(Answer(429), 1, repeatable=True, attempt=200) is not None
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_wish_of_the_service_is_never_shortened(status: int) -> None:
     for random in (0.0, 0.3, 0.999):
-        given = wait(Failure(status=status, retry_after=120), repeatable=True, random=random)
+        given = wait(Answer(status), 120, repeatable=True, random=random)
         assert given is not None
         assert given >= 120
-    assert wait(Failure(status=status, retry_after=301), repeatable=True, max_wait=300) is None
-    assert wait(Failure(status=status, retry_after=120), repeatable=True, waited=200, max_wait=300) is None
+    assert wait(Answer(status), 301, repeatable=True, max_wait=300) is None
+    assert wait(Answer(status), 120, repeatable=True, waited=200, max_wait=300) is None
 
 
 @pytest.mark.parametrize(

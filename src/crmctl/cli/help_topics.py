@@ -175,7 +175,6 @@ PAGES: dict[str, HelpPage] = {
                 ("CRMCTL_PROFILE", "the profile to use"),
                 ("CRMCTL_OUTPUT", "the default output format"),
                 ("CRMCTL_TIMEOUT", "longest wait for one answer, in seconds"),
-                ("CRMCTL_MAX_ANSWER_MB", "most MB that are read of one answer, decompressed; 128"),
                 ("CRMCTL_NO_INPUT", "never ask"),
                 ("CRMCTL_READ_ONLY", "refuse every write before any request"),
                 ("CRMCTL_WEBHOOK_SECRET", "the signing secret of webhooks listen and verify"),

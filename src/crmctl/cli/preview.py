@@ -58,11 +58,6 @@ class PreviewSession:
             return self._session.request(method, path, body=body, reads=True, **options)
         raise would_send(method, path, body, options.get("query", ()))
 
-    def exchange(self, method: str, path: str, *, body: Any = None, **options: Any) -> Answer:
-        if method in ("GET", "HEAD"):
-            return self._session.exchange(method, path, body=body, **options)
-        raise would_send(method, path, body, options.get("query", ()))
-
 
 def would_send(method: str, path: str, body: Any, query: Any = ()) -> WouldSend:
     """The preview of one write; `path` as a Session takes it, bytes are shown as the JSON they hold."""

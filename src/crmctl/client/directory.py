@@ -154,13 +154,9 @@ def find_by_name(items: Sequence[N], kind: str, name: str) -> N:
             details={"ids": ids},
         )
     names = sorted({item.name for item in items if item.name})
-    raise NotFoundError(f"there is no {noun} {name!r}", hint=_hint(name, names, kind), details={"valid": names})
-
-
-def _hint(name: str, names: list[str], kind: str) -> str:
-    """Return the nearest name, else one that contains the text."""
     near = nearest(name, names) or next((candidate for candidate in names if name and name.casefold() in candidate.casefold()), None)
-    return f"did you mean {near!r}?" if near is not None else f"crmctl {kind} list shows what there is"
+    hint = f"did you mean {near!r}?" if near is not None else f"crmctl {kind} list shows what there is"
+    raise NotFoundError(f"there is no {noun} {name!r}", hint=hint, details={"valid": names})
 
 
 SORTS = {"created_at": "created_at", "updated_at": "updated_at", "createdAt": "created_at", "updatedAt": "updated_at"}

@@ -171,7 +171,7 @@ class RunFollower:
         nearest = min(abs(self._distance(run)) for run in candidates)
         # runs within that time cannot be told apart; outside it a second is not much
         limit = nearest + (1.0 if nearest else 0.0)
-        chosen = sorted((run for run in candidates if abs(self._distance(run)) <= limit), key=_order)
+        chosen = sorted((run for run in candidates if abs(self._distance(run)) <= limit), key=lambda run: (_created(run) or 0.0, run.id))
         if len(candidates) > 1 and self._noted != (ids := frozenset(run.id for run in candidates)):
             self._noted = ids
             if len(chosen) == 1:
@@ -189,10 +189,6 @@ class RunFollower:
 
 def _created(run: WorkflowRun) -> float | None:
     return next((created for text in (run.created_at, run.started_at) if (created := seconds_of(text)) is not None), None)
-
-
-def _order(run: WorkflowRun) -> tuple[float, str]:
-    return (_created(run) or 0.0, run.id)
 
 
 def _standing(ours: Sequence[WorkflowRun]) -> str:

@@ -22,26 +22,13 @@ from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError,
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 
-RETRIED_STATUSES = frozenset({429, 502, 503, 504})
-"""500 and 408 are missing: a 500 is a bug that repeats, a 408 means that the request was too slow."""
+RETRIED_STATUSES = frozenset({None, 429, 502, 503, 504})
+"""None: no answer. 500 and 408 are missing: a 500 is a bug that repeats, a 408 means that the request was too slow."""
 
 MAX_ATTEMPTS = 5
 """For failures that do not say when to retry. Only `--max-wait` ends retries after a 429."""
 
 BACKOFF = Backoff(jitter=1.0)
-
-
-@frozen
-class Failure:
-    """A failed attempt. `status` is None without an answer; `never_sent`: no byte of the request can have reached the service.
-
-    `retry_after` is the service's request in seconds. `transient` is false for failures that repeat (an untrusted certificate).
-    """
-
-    status: int | None = None
-    never_sent: bool = False
-    retry_after: float | None = None
-    transient: bool = True
 
 
 def is_repeatable(method: str) -> bool:
@@ -52,26 +39,32 @@ def is_repeatable(method: str) -> bool:
     return method in ("GET", "HEAD", "PATCH", "DELETE")
 
 
-def next_wait(failure: Failure, *, attempt: int, repeatable: bool, waited: float, max_wait: float, random: float) -> float | None:
-    """Return the seconds to wait before attempt `attempt + 1` (attempts count from 1), or None to give up.
+def is_undone(result: Answer | NetworkError) -> bool:
+    """Whether the service certainly did nothing."""
+    return result.status == 429 or (isinstance(result, NetworkError) and not result.outcome_unknown)
 
-    `random` in [0, 1) is the jitter over an exponentially growing span. The service's Retry-After is never shortened: if it exceeds the
-    rest of `max_wait`, the request gives up.
+
+def next_wait(
+    result: Answer | NetworkError,
+    asked: float | None = None,
+    *,
+    attempt: int,
+    repeatable: bool,
+    waited: float,
+    max_wait: float,
+    random: Callable[[], float],
+) -> float | None:
+    """Return the seconds to wait before attempt `attempt + 1` (attempts count from 1), or None if the result is final.
+
+    `random` gives the jitter over an exponentially growing span. The seconds that the service `asked` for are never shortened: if they
+    exceed the rest of `max_wait`, the request gives up.
     """
-    if not _may_repeat(failure, repeatable) or (failure.status != 429 and attempt >= MAX_ATTEMPTS):
+    is_retried = is_undone(result) or (repeatable and result.status in RETRIED_STATUSES)
+    if not is_retried or (result.status != 429 and attempt >= MAX_ATTEMPTS):
         return None
-    wait = BACKOFF.gap(attempt, lambda: random)
-    if failure.retry_after is not None:
-        wait += failure.retry_after
-    return wait if waited + (failure.retry_after or 0.0) <= max_wait and waited + wait <= max_wait + BACKOFF.first else None
-
-
-def _may_repeat(failure: Failure, repeatable: bool) -> bool:
-    if failure.status == 429 or (failure.never_sent and failure.transient):
-        return True  # the service did nothing
-    if not repeatable or not failure.transient:
-        return False
-    return failure.status is None or failure.status in RETRIED_STATUSES
+    least = asked or 0.0
+    wait = BACKOFF.gap(attempt, random) + least
+    return wait if waited + least <= max_wait and waited + wait <= max_wait + BACKOFF.first else None
 
 
 class AttemptObserver:
@@ -145,14 +138,6 @@ class _Call:
     request: Request
     reads: bool
     repeatable: bool
-
-
-@frozen
-class _Outcome:
-    """The answer or error of one attempt, and the failure if a retry may help."""
-
-    result: Answer | CrmctlError
-    failure: Failure | None = None
 
 
 class _CurrentKey:
@@ -244,27 +229,28 @@ class Session:
         idempotent: bool | None = None,
         reads: bool = False,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
         watch: AttemptObserver | None = None,
+        any_status: bool = False,
     ) -> Answer:
-        """Send one request, with retries where they are safe, and return its 2xx answer.
+        """Send one request, with retries where they are safe, and return its 2xx answer, or the last one of `any_status`.
 
         `path` is relative to the API (`/objects`, `objects` and `/api/v1/objects` are the same), with percent-encoded segments. `body` is a
         JSON value, or bytes of JSON. `idempotent` overrides the method's default; `reads` marks a POST that changes nothing; `watch` hears
         of every attempt before it is sent. Raises DeniedError, NotFoundError, RejectedError, RateLimitedError, ServiceError, NetworkError.
         """
-        call = self._call(method, path, query, body, headers, idempotent=idempotent, reads=reads, timeout=timeout)
+        content = body if body is None or isinstance(body, bytes) else encode_json(body)
+        kind = (("Content-Type", "application/json"),) if content is not None else ()
+        every = (*self._keys.headers(), *kind, *(headers or {}).items())
+        reads = reads or method in ("GET", "HEAD")
+        repeatable = reads or (is_repeatable(method) if idempotent is None else idempotent)
+        call = _Call(Request(method, self.url(path, query), every, content, self._timeout), reads, repeatable)
         answer, doubted = self._answer(call, watch)
-        if answer.ok:
+        if answer.ok or any_status:
             return answer
         if method == "DELETE" and answer.status == 404 and doubted:
             # an earlier attempt without a clear answer deleted the resource
             return Answer(204, answer.headers, b"", wrote=True)
         raise self._refusal(answer, call)
-
-    def exchange(self, method: str, path: str, *, query: Query = (), body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        """Like `request`, but return the last answer whatever its status."""
-        return self._answer(self._call(method, path, query, body, headers))[0]
 
     def upload(self, url: str, content: Iterable[bytes], length: int, content_type: str, timeout: float = 60.0) -> Answer:
         """PUT a file to a signed URL, once, without the key and outside the rate limit; return the answer whatever its status. Raises
@@ -315,71 +301,50 @@ class Session:
         encoded = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query)
         return self.base_url + path + (("&" if "?" in path else "?") + encoded if encoded else "")
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        query: Query,
-        body: Any,
-        headers: Mapping[str, str] | None,
-        *,
-        idempotent: bool | None = None,
-        reads: bool = False,
-        timeout: float | None = None,
-    ) -> _Call:
-        content = body if body is None or isinstance(body, bytes) else encode_json(body)
-        kind = (("Content-Type", "application/json"),) if content is not None else ()
-        every = (*self._keys.headers(), *kind, *(headers or {}).items())
-        request = Request(method, self.url(path, query), every, content, timeout or self._timeout)
-        reads = reads or method in ("GET", "HEAD")
-        return _Call(request, reads, reads or (is_repeatable(method) if idempotent is None else idempotent))
-
-    def _answer(self, call: _Call, watch: AttemptObserver | None = None) -> tuple[Answer, bool]:
+    def _answer(self, call: _Call, watch: AttemptObserver | None) -> tuple[Answer, bool]:
         """Return the last answer, and whether an earlier attempt had an unknown outcome. Raises the last failure without an answer."""
         started, attempt, doubted, is_renewed = self.clock.monotonic(), 0, False, False
         while True:
             attempt += 1
             slot = self._budget.acquire(max(0.0, self.max_wait - (self.clock.monotonic() - started)))
-            outcome = self._try(call, slot, watch)
-            failure = outcome.failure
-            wait = None
-            if failure is not None:
-                limits = {"waited": self.clock.monotonic() - started, "max_wait": self.max_wait, "random": self._random()}
-                wait = next_wait(failure, attempt=attempt, repeatable=call.repeatable, **limits)
-            if not is_renewed and isinstance(outcome.result, Answer) and outcome.result.status == 401:
+            result = self._try(call, slot, watch)
+            if result.status == 401 and not is_renewed:
                 is_renewed = True
                 if (again := self._keys.renewed(call.request)) is not None:
                     call = replace(call, request=again)
                     if watch is not None:
                         watch.refused()
                     continue
-            if failure is None or wait is None:
-                if isinstance(outcome.result, CrmctlError):
-                    raise self._final(outcome.result, call)
-                return outcome.result, doubted
-            refused = failure.never_sent or failure.status == 429
-            doubted = doubted or not refused
-            if watch is not None and refused:
+            asked = retry_after(result.headers, self.clock.now()) if isinstance(result, Answer) else None
+            limits = {"waited": self.clock.monotonic() - started, "max_wait": self.max_wait}
+            wait = next_wait(result, asked, attempt=attempt, repeatable=call.repeatable, random=self._random, **limits)
+            if wait is None:
+                if isinstance(result, NetworkError):
+                    raise self._final(result, call)
+                return result, doubted
+            if not is_undone(result):
+                doubted = True
+            elif watch is not None:
                 watch.refused()
-            self._pause(wait, failure)
+            self._pause(wait, result.status)
 
-    def _try(self, call: _Call, slot: int, watch: AttemptObserver | None) -> _Outcome:
-        """Make one attempt and tell the budget how it ended."""
-        started = self.clock.monotonic()
-        self._log_request(call.request)
+    def _try(self, call: _Call, slot: int, watch: AttemptObserver | None) -> Answer | NetworkError:
+        """Make one attempt and tell the budget how it ended. Return the answer, or a failure that may pass; raises any other."""
+        started, request = self.clock.monotonic(), call.request
+        self._log_message(">", f"{request.method} {request.url[len(urljoin(request.url, '/')) - 1 :]}", request.headers, request.body)
         try:
             if watch is not None:
                 watch.sending()
-            response = self._follow(call, self._send(call.request))
+            response = self._follow(call, self._send(request))
         except (NetworkError, ServiceError) as error:
-            never_sent = not error.outcome_unknown
-            self._budget.lost(slot, never_sent=never_sent)
+            self._budget.lost(slot, never_sent=not error.outcome_unknown)
             error.outcome_unknown = error.outcome_unknown and not call.reads
             self._debug(f"< no answer after {self.clock.monotonic() - started:.3f} s: {error.message}")
             # A service that this process never reached is more likely down or misspelt than about to answer.
-            may_pass = isinstance(error, NetworkError) and error.retryable and (self._is_reached or error.code != "connection_failed")
-            failure = Failure(never_sent=never_sent, transient=may_pass) if isinstance(error, NetworkError) else None
-            return _Outcome(error, failure)
+            if isinstance(error, NetworkError) and error.retryable and (self._is_reached or error.code != "connection_failed"):
+                return error
+            self._final(error, call)
+            raise
         except BaseException as error:
             self._budget.lost(slot, never_sent=False)
             if isinstance(error, KeyboardInterrupt) and not call.reads:
@@ -387,11 +352,10 @@ class Session:
             raise
         self._is_reached = True
         self._budget.answered(slot, response.status, response.headers)
-        self._log_response(response, self.clock.monotonic() - started)
-        answer = Answer(response.status, response.headers, response.body, wrote=not call.reads)
-        if response.status not in RETRIED_STATUSES:
-            return _Outcome(answer)
-        return _Outcome(answer, Failure(status=response.status, retry_after=retry_after(response.headers, self.clock.now())))
+        seconds = self.clock.monotonic() - started
+        said = f"{response.status} in {seconds:.3f} s, {len(response.body)} bytes"
+        self._log_message("<", said, response.headers.items(), response.body)
+        return Answer(response.status, response.headers, response.body, wrote=not call.reads)
 
     def _follow(self, call: _Call, response: Response) -> Response:
         """Follow redirects of a GET within the origin; no others, so that the key stays with the service."""
@@ -436,32 +400,18 @@ class Session:
             error.hint = "; ".join(filter(None, (MAYBE_DONE, error.hint)))
         return self._keys.redactor.error(error)
 
-    def _pause(self, wait: float, failure: Failure) -> None:
-        if failure.status == 429:
-            reason = "rate limit"
-        else:
-            reason = f"the service answered {failure.status}" if failure.status else "the connection failed"
+    def _pause(self, wait: float, status: int | None) -> None:
+        reason = "rate limit" if status == 429 else f"the service answered {status}" if status else "the connection failed"
         text = f"{reason}: waiting {wait:.0f} s until {clock_time(self.clock.now(), wait)}"
         (self._note if wait >= NOTED_WAIT else self._debug)(text)
         self.clock.sleep(wait)
 
-    def _log_request(self, request: Request) -> None:
+    def _log_message(self, arrow: str, start: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> None:
         if self._log is None:
             return
-        self._debug(f"> {request.method} {request.url[len(urljoin(request.url, '/')) - 1 :]}")
-        for name, value in request.headers:
-            self._debug(f"> {name}: {f'Bearer {HIDDEN}' if name == 'Authorization' else value}")
-        self._log_body(">", request.body or b"")
-
-    def _log_response(self, response: Response, seconds: float) -> None:
-        if self._log is None:
-            return
-        self._debug(f"< {response.status} in {seconds:.3f} s, {len(response.body)} bytes")
-        for name, value in response.headers.items():
-            self._debug(f"< {name}: {value}")
-        self._log_body("<", response.body)
-
-    def _log_body(self, arrow: str, body: bytes) -> None:
+        self._debug(f"{arrow} {start}")
+        for name, value in headers:
+            self._debug(f"{arrow} {name}: {f'Bearer {HIDDEN}' if name == 'Authorization' else value}")
         if body and self.logs_bodies:
             # redact before cutting: half a key must not remain at the end of an excerpt
             text = self._keys.redactor.text(body.decode("utf-8", "replace"))

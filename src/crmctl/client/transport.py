@@ -58,10 +58,8 @@ def _trust_only(path: Path, source: str) -> ssl.SSLContext:
         ) from error
 
 
-MAX_ANSWER_MB = 128
-"""Most MB of a decompressed answer: a page of 100 records of 1 MB each fits."""
-
-VARIABLE = "CRMCTL_MAX_ANSWER_MB"
+MAX_ANSWER = 128 << 20
+"""Most bytes of a decompressed answer: a page of 100 records of 1 MB each fits."""
 
 _PIECE = 256 * 1024
 
@@ -69,17 +67,7 @@ _MEMBER = b"\x1f"
 """The first byte of a gzip member."""
 
 
-def answer_bound(environ: Mapping[str, str]) -> int:
-    """Return the bound in bytes. Raises ConfigError for a setting that is not a natural number."""
-    text = environ.get(VARIABLE, "").strip()
-    if not text:
-        return MAX_ANSWER_MB << 20
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= 1 << 20 or len(text) > 9:
-        raise ConfigError(f"{VARIABLE} must be a number of MB from 1 to {1 << 20}, not {text!r}")
-    return int(text) << 20
-
-
-def read_body(raw: Iterable[bytes], headers: Mapping[str, str], bound: int, status: int) -> bytes:
+def read_body(raw: Iterable[bytes], headers: Mapping[str, str], status: int, bound: int = MAX_ANSWER) -> bytes:
     """Return the decompressed body of an answer from `raw` pieces.
 
     Raises ServiceError `answer_too_large` for more than `bound` bytes (at once, by Content-Length, if possible), and `unreadable_answer`
@@ -125,7 +113,7 @@ def _too_large(bound: int, status: int) -> ServiceError:
         f"the answer is larger than {bound >> 20} MB, the most that is read of one",
         code="answer_too_large",
         status=status,
-        hint=f"ask for less at a time (--limit, --filter), or allow more: {VARIABLE}={(bound >> 20) * 4}",
+        hint="ask for less at a time: --limit, --filter",
         outcome_unknown=True,
     )
 
@@ -175,7 +163,6 @@ class HttpTransport:
     def __init__(self, *, ca_bundle: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> None:
         self._ca_bundle = ca_bundle
         self._environ = os.environ if environ is None else environ
-        self._bound = answer_bound(self._environ)
         self._clients: dict[str, httpx.Client] = {}
         self._lock = threading.Lock()
 
@@ -183,7 +170,7 @@ class HttpTransport:
         """Send a request; `body` replaces its own."""
         with self._exchange(request, body) as answer:
             headers = headers_of(answer)
-            return Response(answer.status, headers, read_body(answer.iter_stream(), headers, self._bound, answer.status))
+            return Response(answer.status, headers, read_body(answer.iter_stream(), headers, answer.status))
 
     def upload(self, url: str, content: Iterable[bytes], headers: tuple[tuple[str, str], ...], timeout: float) -> Response:
         """PUT a file to a signed URL, without the API key or redirects. The headers state its type and length."""
@@ -197,7 +184,7 @@ class HttpTransport:
                 for piece in answer.iter_stream():
                     take(piece)
                 return Response(answer.status, headers)
-            response = Response(answer.status, headers, read_body(answer.iter_stream(), headers, self._bound, answer.status))
+            response = Response(answer.status, headers, read_body(answer.iter_stream(), headers, answer.status))
         if response.status == 200:
             take(response.body)
         return response

@@ -224,14 +224,8 @@ UNKNOWN = "application/octet-stream"
 
 _NAMES = {
     "jsonl": "application/x-ndjson",
-    "ndjson": "application/x-ndjson",
     "md": "text/markdown",
-    "yaml": "application/yaml",
-    "yml": "application/yaml",
-    "toml": "application/toml",
-    "log": "text/plain",
     "xml": "application/xml",
-    "js": "text/javascript",
     "ics": "text/calendar",
     "vcf": "text/vcard",
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -239,13 +233,7 @@ _NAMES = {
     "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
     "odt": "application/vnd.oasis.opendocument.text",
     "ods": "application/vnd.oasis.opendocument.spreadsheet",
-    "odp": "application/vnd.oasis.opendocument.presentation",
-    "epub": "application/epub+zip",
     "msg": "application/vnd.ms-outlook",
-    "m4a": "audio/mp4",
-    "m4v": "video/mp4",
-    "mkv": "video/x-matroska",
-    "opus": "audio/ogg",
     "webp": "image/webp",
     "gz": "application/gzip",
 }

@@ -16,7 +16,7 @@ from crmctl.errors import UsageError, reason
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.signatures import SignatureError, SignedHeaders, read_headers, verify
+from crmctl.models.signatures import SignatureError, read_headers, verify
 
 MAX_BODY = 5 * 1024 * 1024
 READ_SECONDS = 15.0
@@ -25,7 +25,6 @@ READ_SECONDS = 15.0
 ANSWER_SECONDS = 10.0
 """Seconds an event waits for others to be taken; then its sender is told to retry."""
 
-CONNECTIONS = 128
 REMEMBERED = 10_000
 """Event ids remembered to recognise repeats."""
 
@@ -76,10 +75,8 @@ class Receiver:
         self._taking = threading.Lock()
         self._lock = threading.Condition()
         self._answering = 0
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        server = type("Server", (_Server,), {"address_family": family})
         try:
-            self._server: _Server = server(address, self)
+            self._server = _Server(address, self)
         except (OSError, OverflowError) as error:
             raise UsageError(
                 f"cannot listen on {address[0]} port {address[1]}: {reason(error)}", hint="--port 0 takes a free port"
@@ -119,7 +116,7 @@ class Receiver:
 
     def receive(self, pairs: tuple[tuple[str, str], ...], body: bytes) -> bool:
         """Check a delivery, take a new one, and return whether it was taken. Raises SignatureError."""
-        headers: SignedHeaders = read_headers(dict(pairs))
+        headers = read_headers(dict(pairs))
         verify(self.secret, headers, body, self.clock.now(), self.tolerance)
         if not self._taking.acquire(timeout=ANSWER_SECONDS):
             return False
@@ -155,33 +152,19 @@ def _content(body: bytes) -> Any:
 
 
 class _Server(ThreadingHTTPServer):
-    """Reject connections when too many are open."""
-
     daemon_threads = True
     block_on_close = False
-    request_queue_size = CONNECTIONS
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], receiver: Receiver) -> None:
         self.receiver = receiver
-        self._places = threading.BoundedSemaphore(CONNECTIONS)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
         """Bind without looking up the host's name, which may take seconds."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a caller that left or was too slow."""

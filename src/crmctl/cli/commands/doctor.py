@@ -179,7 +179,7 @@ def _probe(runtime: Runtime) -> Iterator[Check]:
         return
     before = runtime.clock.now()
     try:
-        answer = runtime.crm.session.exchange("GET", "/objects")
+        answer = runtime.crm.session.request("GET", "/objects", any_status=True)
     except CrmctlError as error:
         yield Check("connection", "failed", error.message, error.hint, error.exit_code)
         return
