@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -129,6 +131,23 @@ def test_an_import_whose_key_github_does_not_renew_stops_and_knows_all_rows(serv
     assert stopped.error()["message"] == "this job has no identity token"
     summary = stopped.json()
     assert (summary["created"] + summary["unsent"], summary["inDoubt"], summary["failed"]) == (ROWS, 0, 0)
+
+
+@pytest.mark.parametrize("fault", ["closed", "error"])
+def test_an_import_whose_renewal_is_lost_knows_all_rows_and_continues(
+    service: RunningService, issuer: Issuer, clock: Ahead, fault: str
+) -> None:
+    environ = on_github(issuer)
+    log_in(service, environ).ok()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        closed = f"http://127.0.0.1:{listener.getsockname()[1]}/token"
+    failing = environ | {"ACTIONS_ID_TOKEN_REQUEST_URL": {"closed": closed, "error": f"{issuer.url}/broken"}[fault]}
+    stopped = import_while_keys_expire(service, clock, lambda requests: requests == 10, failing).exits(6)
+    assert stopped.error()["message"].startswith("the API key has expired, and no new one came: ")
+    summary = stopped.json()
+    assert (summary["created"] + summary["unsent"], summary["inDoubt"], summary["failed"]) == (ROWS, 0, 0)
+    run_crmctl("bulk", "resume", summary["job"], env=environ).ok()
+    assert service.client.get(f"/api/v1/objects/{service.object_id('people')}/records").json()["pagination"]["total"] == ROWS
 
 
 def test_claims_are_explained_and_compared(service: RunningService, issuer: Issuer) -> None:

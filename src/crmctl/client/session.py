@@ -158,7 +158,10 @@ class _CurrentKey:
             if kept.renew is not None and (kept.key == refused or self._clock.now() >= kept.renew_at):
                 try:
                     self._credential = kept.renew()
-                except CrmctlError:
+                except CrmctlError as error:
+                    if refused and isinstance(error, (NetworkError, ServiceError)):  # of the renewal: the refused request changed nothing
+                        problem = f"the API key has expired, and no new one came: {error.message}"
+                        raise NetworkError(problem, hint=error.hint, code="key_not_renewed", retryable=True) from error
                     if refused:
                         raise
                     self._credential = replace(kept, renew_at=math.inf)

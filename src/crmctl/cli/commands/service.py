@@ -349,9 +349,7 @@ def console(
         link = engine.read(lambda tx: make_link(tx, _address(tx), CONSOLE, now=runtime.clock.now()))
     runtime.emitter.emit_item({"consoleUrl": link.url, "expiresAt": to_wire(to_micros(link.expires_at))})
     if open_browser:
-        import webbrowser
-
-        webbrowser.open(link.url)
+        runtime.browse(link.url)
 
 
 @app.command("load", writes=None, examples=["crmctl service load crm.yaml", "crmctl service load crm.yaml --dry-run"])
