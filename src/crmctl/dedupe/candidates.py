@@ -129,10 +129,6 @@ class Scheme:
         self.rules: list[int] = []
         self._makers = [_blocks(KEYS[form.keys]) if kind == ALONE else BONES[form.keys] for form in forms]
 
-    @property
-    def is_equality(self) -> bool:
-        return self.kind == EQUAL
-
     def record_places(self, first: int, columns: Sequence[Column], places_by_record: dict[int, list[tuple[int, ...]]]) -> list[int]:
         """Return the block places of the records from number `first` on, none for blank values. `known` caches the blocks of values."""
         used = [columns[at] for at in self.places]
@@ -167,14 +163,6 @@ def schemes_of(rules: Sequence[MatchRule], readings: Sequence[str]) -> list[Sche
         scheme = schemes.setdefault((kind, places), Scheme(len(schemes), kind, places, [term.form for term in terms]))
         scheme.rules.append(number)
     return list(schemes.values())
-
-
-def neighbours(members: Sequence[int], sort_key: Callable[[int], str]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs to compare in a large block: each record with its next neighbours in sorted order."""
-    ordered = sorted(members, key=sort_key)
-    for at, first in enumerate(ordered):
-        for second in ordered[at + 1 : at + 1 + NEAR]:
-            yield first, second
 
 
 HELD = 50_000
@@ -237,7 +225,7 @@ class MatchCandidates(Spill):
         self._cached: dict[int, Forms] = {}
         self._waiting: list[tuple[str, Mapping[str, Any], Any]] = []
         self._places: list[list[int]] = [[] for _ in self._schemes]
-        self._held_places = 0
+        self._has_spilled = False
         self._settled: set[int] = set()
 
     def add(self, record_id: str, data: Mapping[str, Any], kept: Any = None) -> None:
@@ -263,7 +251,8 @@ class MatchCandidates(Spill):
         for scheme, places in zip(self._schemes, self._places, strict=True):
             places += scheme.record_places(first, columns, known_places)
         if sum(map(len, self._places)) > HELD_KEYS:
-            self._spill_places()
+            for scheme, places in zip(self._schemes, self._places, strict=True):
+                self._spill(scheme, places)
 
     def _columns(self, records: Sequence[Mapping[str, Any]]) -> list[list[str | None]]:
         read: dict[str, list[str | None]] = {}
@@ -315,20 +304,18 @@ class MatchCandidates(Spill):
             self._cached[number] = forms
         return forms
 
-    def _spill_places(self) -> None:
-        for scheme, places in zip(self._schemes, self._places, strict=True):
-            self._db.executemany(f"INSERT INTO place VALUES ({scheme.number}, ?)", ((place,) for place in places))
-            self._held_places += len(places)
-            places.clear()
+    def _spill(self, scheme: Scheme, places: list[int]) -> None:
+        self._db.executemany("INSERT INTO place VALUES (?, ?)", ((scheme.number, place) for place in places))
+        self._has_spilled = True
+        places.clear()
 
     def _sorted_places(self, scheme: Scheme) -> Iterable[int]:
         """Return the block places of a scheme, grouped by block. Many places are sorted on disk."""
         places = self._places[scheme.number]
-        if not self._held_places:
+        if not self._has_spilled:
             places.sort()
             return places
-        self._db.executemany("INSERT INTO place VALUES (?, ?)", ((scheme.number, place) for place in places))
-        places.clear()
+        self._spill(scheme, places)
         ordered = self._db.execute("SELECT place FROM place WHERE scheme = ? ORDER BY place", (scheme.number,))
         return (row[0] for row in ordered)
 
@@ -351,7 +338,7 @@ class MatchCandidates(Spill):
             yield members
 
     def _pairs_of(self, scheme: Scheme, members: Sequence[int], tests: Sequence[_Test]) -> Iterator[int]:
-        if scheme.is_equality and len(members) > max(self.most, 2) and any(test.is_equality for test in tests):
+        if scheme.kind == EQUAL and len(members) > max(self.most, 2) and any(test.is_equality for test in tests):
             # A value shared by very many records, such as a switchboard or `info@`, is no sign of a duplicate.
             self.crowded += 1
             tests = [test for test in tests if not test.is_equality]
@@ -362,8 +349,9 @@ class MatchCandidates(Spill):
             return
         self.windowed += len(members)
         for test in tests:
-            for a, b in neighbours(members, lambda number: test.sort_key(self.forms(number))):  # noqa: B023
-                yield min(a, b) << NUMBER_BITS | max(a, b)
+            ordered = sorted(members, key=lambda number: test.sort_key(self.forms(number)))
+            for at, a in enumerate(ordered):
+                yield from (min(a, b) << NUMBER_BITS | max(a, b) for b in ordered[at + 1 : at + 1 + NEAR])
 
     def _compare_pairs(self, pairs: set[int], tests: Sequence[_Test]) -> int:
         """Return the number of compared pairs, without those settled by an earlier rule."""

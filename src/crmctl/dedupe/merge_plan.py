@@ -155,10 +155,12 @@ def merge_value(records: Sequence[MergeRecord], survivor: str, values: Mapping[s
         return MergedValue(None, (survivor,), rule)
     if rule == UNION:
         ordered = sorted(filled, key=lambda record: (record.id != survivor, micros_of(record.created_at) or 0, record.id))
-        items = [item for record in ordered for item in _items(values[record.id]) if not is_empty(item)]
         every: Json = {}
-        for item in items:
-            every.setdefault(jsontext.dumps(item, sort_keys=True), item)
+        for record in ordered:
+            value = values[record.id]
+            for item in value if isinstance(value, list) else [value]:
+                if not is_empty(item):
+                    every.setdefault(jsontext.dumps(item, sort_keys=True), item)
         return MergedValue(list(every.values()), tuple(record.id for record in ordered), rule)
     if rule == OF_SURVIVOR and any(record.id == survivor for record in filled):
         chosen = survivor
@@ -177,10 +179,6 @@ _RANKS: Mapping[str, Callable[[MergeRecord, Any], tuple[int, ...]]] = {
     "oldest": lambda record, _: (-(micros_of(record.created_at) or 0),),
     "longest": lambda record, value: (len(said(value)), micros_of(record.updated_at) or 0),
 }
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _outside(value: Any, members: set[str]) -> Any:

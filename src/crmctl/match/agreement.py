@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
 from difflib import SequenceMatcher
@@ -113,8 +113,8 @@ def pair_altered(rows: Sequence[Entry], records: Sequence[Record], batch: Sequen
     content: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         content[jsontext.dumps(_plain(record.data))].append(record)
-    nearby = _Nearby(rows, is_indexed=len(rows) * len(content) > MOST_COMPARED)
-    near = {key: best for key, alike in content.items() if (best := _candidates(nearby.rows(alike[0]), alike[0], scale))}
+    rows_near = _indexed(rows) if len(rows) * len(content) > MOST_COMPARED else lambda _: rows
+    near = {key: best for key, alike in content.items() if (best := _candidates(rows_near(alike[0]), alike[0], scale))}
     for key in _of_others({key: content[key][0] for key in near}, {key: best[0].score for key, best in near.items()}, scale, others):
         del near[key]
     agreed: dict[int, str | None] = {}
@@ -160,23 +160,18 @@ def _groups(near: Mapping[str, Sequence[_Candidate]]) -> Iterator[set[str]]:
             yield group
 
 
-class _Nearby:
-    """Finds the rows that share a value with a record."""
+def _indexed(rows: Sequence[Entry]) -> Callable[[Record], Sequence[Entry]]:
+    """Return a function that finds the rows that share a value with a record."""
+    index: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+    for row in rows:
+        for token in tokens(row.data):
+            index[token].append(row)
 
-    def __init__(self, rows: Sequence[Entry], *, is_indexed: bool) -> None:
-        self._rows = rows
-        self._is_indexed = is_indexed
-        self._index: dict[tuple[str, str], list[Entry]] = defaultdict(list)
-        if is_indexed:
-            for row in rows:
-                for token in tokens(row.data):
-                    self._index[token].append(row)
+    def near(record: Record) -> Sequence[Entry]:
+        alike = [index.get(token, ()) for token in tokens(record.data)]
+        return list({row.ordinal: row for rows in alike if len(rows) <= COMMON for row in rows}.values())
 
-    def rows(self, record: Record) -> Sequence[Entry]:
-        if not self._is_indexed:
-            return self._rows
-        ordinals = [self._index.get(token, ()) for token in tokens(record.data)]
-        return list({row.ordinal: row for rows in ordinals if len(rows) <= COMMON for row in rows}.values())
+    return near
 
 
 def _candidates(rows: Iterable[Entry], record: Record, scale: Scale) -> list[_Candidate]:
@@ -228,18 +223,11 @@ def agreement(sent: Any, there: Any) -> float:
         parts = [agreement(value, there.get(name)) for name, value in sent.items() if canonical(value) is not None]
         return sum(parts) / len(parts) if parts else 0.0
     if isinstance(sent, list) and isinstance(there, list):
-        return _agree_lists(sent, there)
+        ours, theirs = Counter(map(token_of, sent)), Counter(map(token_of, there))
+        return 0.9 if set(ours) == set(theirs) else 0.7 * (ours & theirs).total() / max(ours.total(), theirs.total())
     if all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in (sent, there)):
         return _agree_numbers(Decimal(str(sent)), Decimal(str(there)))
     return _agree_texts(str(sent), str(there)) if first is not None and second is not None else 0.0
-
-
-def _agree_lists(sent: Sequence[Any], there: Sequence[Any]) -> float:
-    first, second = Counter(map(token_of, sent)), Counter(map(token_of, there))
-    if first == second or set(first) == set(second):
-        return 0.9
-    common = sum((first & second).values())
-    return 0.7 * common / max(first.total(), second.total())
 
 
 @lru_cache(maxsize=10_000)
@@ -272,9 +260,7 @@ def _agree_texts(sent: str, there: str) -> float:
     return 0.65 * ratio if ratio >= 0.6 else 0.0
 
 
-@lru_cache(maxsize=10_000)
-def _moment(text: str) -> int | None:
-    return micros_of(text)
+_moment = lru_cache(maxsize=10_000)(micros_of)
 
 
 @lru_cache(maxsize=10_000)

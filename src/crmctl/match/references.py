@@ -386,26 +386,19 @@ class ReferenceMap:
             ids, is_later = [], False
             for item in elements_of(value):
                 meaning = self._meaning(reference, rule, item)
-                if meaning is None:
-                    findings += self._not_looked_up(payload, reference, rule, item)
-                    continue
-                is_later = is_later or meaning.is_later
-                if len(meaning.ids) == 1:
+                if meaning is not None and len(meaning.ids) == 1:
                     ids.append(meaning.ids[0])
-                elif not meaning.is_later and (finding := self._finding(reference, meaning)) is not None:
+                is_later = is_later or (meaning is not None and meaning.is_later)
+                # Values of invalid rows were not looked up, and get no finding.
+                is_blank = meaning is None and not payload.rejected and rule.key({reference.key: item}) is None
+                finding = self._finding(reference, meaning) if meaning is not None or is_blank else None
+                if finding is not None:
                     findings.append(finding.at(payload.ordinal, payload.first_line, payload.last_line).on(reference.slug, item))
             if is_later:
                 del data[reference.slug]
             else:
                 data[reference.slug] = ids if isinstance(value, list) else next(iter(ids), None)
         return payload._replace(data=data, findings=findings)
-
-    def _not_looked_up(self, payload: Payload, reference: Reference, rule: KeyRule, value: Any) -> list[Finding]:
-        """Return the finding for a value that was not looked up. Values of invalid rows were skipped and get no finding."""
-        if payload.rejected or rule.key({reference.key: value}) is not None:
-            return []
-        finding = Finding("blank_reference", f"a blank is no {reference.told}", hint="give the record, or leave the cell empty")
-        return [finding.at(payload.ordinal, payload.first_line, payload.last_line).on(reference.slug, value)]
 
     def _meaning(self, reference: Reference, rule: KeyRule, value: Any) -> _Meaning | None:
         query = (
@@ -417,7 +410,12 @@ class ReferenceMap:
         *facts, created_id = row[1:]
         return _Meaning([created_id] if created_id is not None else jsontext.loads(row[0]), *facts)
 
-    def _finding(self, reference: Reference, meaning: _Meaning) -> Finding | None:
+    def _finding(self, reference: Reference, meaning: _Meaning | None) -> Finding | None:
+        """Return the finding about a value; `meaning` is None for a blank."""
+        if meaning is None:
+            return Finding("blank_reference", f"a blank is no {reference.told}", hint="give the record, or leave the cell empty")
+        if len(meaning.ids) == 1 or meaning.is_later:
+            return None
         if meaning.problem is not None:
             return Finding("ambiguous_reference", meaning.problem, hint="give the record by its id, or import in two steps")
         if meaning.ids:

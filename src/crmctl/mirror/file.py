@@ -79,11 +79,6 @@ def table_columns(attributes: Iterable[Attribute], loose: Iterable[str] = ()) ->
     return columns
 
 
-def is_loose(column: TableColumn, value: SqlValue) -> bool:
-    """Whether this value must stay text in a column that would turn it into a number."""
-    return column.declared == "NUMERIC" and isinstance(value, str)
-
-
 def can_be_named(name: str) -> bool:
     """Whether SQLite accepts this name, once quoted, for a table or column."""
     return bool(name) and "\0" not in name and name.isprintable() and name == clean_text(name)

@@ -63,11 +63,6 @@ class LocalCopy(ExitStack):
         state = self._file.state(object_id)
         return state if state is not None and state.syncs else None
 
-    def is_fresh(self, object_id: str, now: float, max_age: float = MAX_AGE) -> bool:
-        """Whether the mirror has an object, proven, and at most so many seconds old."""
-        state = self.state(object_id)
-        return state is not None and state.proven and 0 <= now - state.taken / MICROS <= max_age
-
     def holds(self, object_id: str, slugs: Iterable[str]) -> bool:
         """Whether the mirror has the object with the values of all these attributes."""
         state = self.state(object_id)
@@ -114,10 +109,6 @@ class LocalCopy(ExitStack):
         rows = self._rows(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,))
         return next((_record(wire) for (wire,) in rows), None)
 
-    def ids_by_lower_case(self, object_id: str) -> dict[str, str]:
-        """Return the ids that are not in lower case, by their form in lower case."""
-        return dict(self._rows(f"SELECT lower(id), id FROM {self._table(object_id)} WHERE id <> lower(id)"))
-
     def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
         """Yield the records of any object that refer to these records of this object."""
         with storage_errors(self.path):
@@ -146,10 +137,12 @@ def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | No
     if copy is None:
         return None
     with copy:
-        if not all(copy.state(object_id) is not None for object_id in objects):
+        states = [state for object_id in objects if (state := copy.state(object_id)) is not None]
+        if len(states) < len(objects):
             return None
-        now = context.clock.now()
-        stale = [object_id for object_id in objects if max_age is not None and (max_age <= 0 or not copy.is_fresh(object_id, now, max_age))]
+        now, limit = context.clock.now(), max_age or 0.0
+        old = [state.object_id for state in states if not state.proven or not limit or not 0 <= now - state.taken / MICROS <= limit]
+        stale = old if max_age is not None else []
     report = sync_mirror(context, SyncRequest(stale, activities=False)) if stale else None
     again = LocalCopy.find(context)
     return None if again is None else (again, report)
@@ -171,7 +164,6 @@ class MirroredLists:
     def __init__(self, copy: LocalCopy) -> None:
         self._copy = copy
         self._lists: dict[Wanted, array[int]] = {}
-        self._stored_ids: dict[str, dict[str, str]] = {}
         copy.hold_still()
 
     def state_of(self, object_id: str, attributes: Iterable[Attribute]) -> SyncState | None:
@@ -194,15 +186,10 @@ class MirroredLists:
 
     def get_record(self, object_id: str, record_id: str) -> Record:
         """Return a record, whatever the case of its id. Raises NotFoundError."""
-        record = self._copy.record(object_id, record_id) or self._copy.record(object_id, self._stored_id(object_id, record_id.lower()))
-        if record is None:
-            raise NotFoundError(f"no record {record_id} in the mirror")
-        return record
-
-    def _stored_id(self, object_id: str, lower_id: str) -> str:
-        if object_id not in self._stored_ids:
-            self._stored_ids[object_id] = self._copy.ids_by_lower_case(object_id)
-        return self._stored_ids[object_id].get(lower_id, lower_id)
+        for form in (record_id, record_id.lower(), record_id.upper()):
+            if (record := self._copy.record(object_id, form)) is not None:
+                return record
+        raise NotFoundError(f"no record {record_id} in the mirror")
 
     def _numbers(self, object_id: str, conditions: Sequence[Condition], sort: str, is_descending: bool) -> array[int]:
         attributes = {attribute.slug: attribute for attribute in self._copy.attributes(object_id)} if conditions else {}

@@ -14,13 +14,11 @@ from crmctl.clock import Clock
 from crmctl.frozen import frozen
 from crmctl.mirror.changes import create_triggers, log_updates
 from crmctl.mirror.file import (
-    FIXED_TABLES,
     MirrorFile,
     SqlValue,
     SyncState,
     TableColumn,
     clean_text,
-    is_loose,
     quoted,
     search_table,
     searched_text,
@@ -154,11 +152,14 @@ class ObjectTable:
 
     def _row(self, record: Record, text: str) -> list[SqlValue]:
         values = [column.value(record.data) for column in self.columns]
-        loose = {column.attribute.slug for column, value in zip(self.columns, values, strict=True) if is_loose(column, value)}
+        # A text must stay one in a column that would turn it into a number.
+        numeric = (pair for pair in zip(self.columns, values, strict=True) if pair[0].declared == "NUMERIC")
+        loose = {column.attribute.slug for column, value in numeric if isinstance(value, str)}
         if loose:
             self.loose |= loose
             self.grown = True
-        return [record.id, record.created_at, record.updated_at, _micros(record.created_at), _micros(record.updated_at), text, *values]
+        created, updated = micros_of(record.created_at) or 0, micros_of(record.updated_at) or 0
+        return [record.id, record.created_at, record.updated_at, created, updated, text, *values]
 
     def count(self) -> int:
         return int(self._db.execute(f"SELECT count(*) FROM {self._table}").fetchone()[0])
@@ -204,10 +205,6 @@ def create_search(db: sqlite3.Connection, name: str) -> None:
 
 def has_full_text(db: sqlite3.Connection) -> bool:
     return bool(db.execute("SELECT sqlite_compileoption_used('ENABLE_FTS5')").fetchone()[0])
-
-
-def _micros(timestamp: Any) -> int:
-    return micros_of(timestamp) or 0
 
 
 def write_objects(file: MirrorFile, objects: Iterable[Object], state: SyncState) -> None:
@@ -277,7 +274,6 @@ def activity_texts(wire: Mapping[str, Any]) -> Json:
 
 
 def _insert(file: MirrorFile, table: str, row: Sequence[Any]) -> None:
-    assert len(row) == FIXED_TABLES[table].replace("(object_id, record_id)", "").count(",") + 1
     values = [clean_text(value) if isinstance(value, str) else value for value in row]
     file.db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", values)
 

@@ -253,7 +253,7 @@ class ObjectSync:
 
     def take(self, staging: Staging, scan: FullRead) -> Written:
         with self.file.transaction():
-            written = self._replace(staging)
+            written = self._replace(Record.parse(jsontext.loads(wire)) for wire in staging.wires())
             self._prove(scan, written)
         return written
 
@@ -263,29 +263,21 @@ class ObjectSync:
         if page.total is None or len(page.items) != page.total or None in moments or len({item.id for item in page.items}) != page.total:
             return None
         with self.file.transaction():
-            self.prepare_table()
-            listed = {record.id for record in page.items}
-            gone = [record_id for record_id in self.table.ids() if record_id not in listed]
-            self._refuse_older_list(gone)
-            written = self.table.write(page.items)
-            written.deleted_ids = gone
-            self.table.delete(gone)
+            written = self._replace(page.items)
             read = self._reader().seen_at_once(page.items)
             self._save(read, f"one page held all {page.total:,} that are counted", "everything")
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
-    def _replace(self, staging: Staging) -> Written:
+    def _replace(self, records: Iterable[Record]) -> Written:
+        """Make the table hold exactly these records."""
         self.prepare_table()
         db = self.file.db
         db.execute("CREATE TEMP TABLE IF NOT EXISTS _present (id TEXT PRIMARY KEY) WITHOUT ROWID")
         db.execute("DELETE FROM temp._present")
         written = Written()
-        for wire in staging.wires():
-            record = Record.parse(jsontext.loads(wire))
+        for record in records:
             db.execute("INSERT OR IGNORE INTO temp._present VALUES (?)", (record.id,))
-            done = self.table.write([record])
-            written.created += done.created
-            written.updated += done.updated
+            written.add(self.table.write([record]))
         gone = db.execute(f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._present)").fetchall()
         written.deleted_ids = [row[0] for row in gone]
         self._refuse_older_list(written.deleted_ids)

@@ -243,7 +243,7 @@ _END = 1 << 62
 
 SHORT = 8
 DENSE = 0.6
-"""Deletions per page from which a range of at most SHORT pages is read whole."""
+"""Deletions per page from which a range of at most SHORT pages is read whole: halving it would save nothing."""
 
 
 class ListMoved(Exception):
@@ -302,7 +302,9 @@ class DeletionSearch:
         if present == 0:
             self._drop(self._table.created_between(range_.first, range_.end))
             return []
-        if reads_whole(missing, present, self._page):
+        pages = -(-present // self._page)
+        # A longer range is always halved: each page settles itself, and a block of deletions shows at once.
+        if pages == 1 or (pages <= SHORT and missing >= DENSE * pages):
             self._read_whole(range_)
             return []
         return self._split(range_)
@@ -379,15 +381,6 @@ class DeletionSearch:
         if not page.is_last:
             self._page = len(page.rows)
         return page
-
-
-def reads_whole(missing: int, present: int, page: int) -> bool:
-    """Whether to read every page of a range: a single page, or a short range with so many gaps that halving saves nothing.
-
-    A longer range is always halved: each page settles itself, and a block of deletions shows at once.
-    """
-    pages = -(-present // page)
-    return pages == 1 or (pages <= SHORT and missing >= DENSE * pages)
 
 
 EVERY_PAGE = 5

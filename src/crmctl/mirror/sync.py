@@ -241,7 +241,7 @@ class MirrorSync:
         self._context = context
         self._crm = context.service
         self._file = file
-        self._report = SyncReport(path=file.path)
+        self.report = SyncReport(path=file.path)
         self._just_read: dict[str, JustRead] = {}
         self._read: dict[str, list[Attribute]] = {}
         self._since: dict[str, int | None] = {}
@@ -257,21 +257,19 @@ class MirrorSync:
         self._clean_up(objects)
         has_them = self._file.state(ACTIVITIES) is not None
         if request.activities or (request.activities is None and has_them):
-            self._report.results.append(take_activities(self._file, read_activities(self._context, self._file)))
-        self._report.requests += sum(result.requests for result in self._report.results)
-        return self._report
+            self.report.results.append(take_activities(self._file, read_activities(self._context, self._file)))
+        self.report.requests += sum(result.requests for result in self.report.results)
+        return self.report
 
     def object_syncs(self, names: Sequence[str]) -> list[ObjectSync]:
         """Return syncs of the named objects, or of all in the mirror. Raises NotFoundError for one that is not in it."""
         states = {state.object_id: state for state in self._file.states() if state.object_id != ACTIVITIES}
         objects = [crm_object for crm_object in self._objects() if crm_object.id in states]
         chosen = [find_object(name, objects) for name in dict.fromkeys(names)] if names else objects
-        return [ObjectSync(self._context, self._file, states[crm_object.id], self._attributes(crm_object)) for crm_object in chosen]
+        return [self._sync_of(crm_object, states[crm_object.id]) for crm_object in chosen]
 
-    @property
-    def schema_requests(self) -> int:
-        """The number of requests for objects and attributes, before `run` adds those for records."""
-        return self._report.requests
+    def _sync_of(self, crm_object: Object, state: SyncState) -> ObjectSync:
+        return ObjectSync(self._context, self._file, state, self._attributes(crm_object), self._just_read.get(crm_object.id))
 
     def _known(self, request: SyncRequest) -> list[Object]:
         """Return the requested objects if the attributes of all were read since the last sync, which shows that they exist; else none."""
@@ -287,19 +285,19 @@ class MirrorSync:
 
     def _objects(self) -> list[Object]:
         """Return the service's objects and drop those of the mirror that no longer exist."""
-        self._report.requests += 1
+        self.report.requests += 1
         objects = self._crm.list_objects()
         present = {crm_object.id for crm_object in objects}
         for state in self._file.states():
             if state.object_id in present or state.object_id == ACTIVITIES:
                 continue
-            self._report.requests += 1
+            self.report.requests += 1
             try:
                 objects.append(self._crm.get_object(state.object_id)[0])
             except NotFoundError:
                 with self._file.transaction():
                     self._file.forget(state)
-                self._report.gone.append(state.slug)
+                self.report.gone.append(state.slug)
         return objects
 
     def _chosen(self, request: SyncRequest, objects: Sequence[Object]) -> list[Object]:
@@ -324,13 +322,13 @@ class MirrorSync:
         if more and state.syncs:
             self._leave_out(state, attributes, more)
         why = "it was asked for" if request.full and state.syncs else None
-        result = ObjectSync(self._context, self._file, state, attributes, self._just_read.get(crm_object.id)).run(why)
+        result = self._sync_of(crm_object, state).run(why)
         with self._file.transaction():
             write_objects(self._file, [crm_object], state)
             write_attributes(self._file, crm_object, attributes, state)
             self._remember_deleted(crm_object, result)
             begin_log(self._file, state, self._context.clock.now())
-        self._report.results.append(result)
+        self.report.results.append(result)
 
     def _leave_out(self, state: SyncState, attributes: Sequence[Attribute], slugs: Sequence[str]) -> None:
         kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
@@ -347,12 +345,12 @@ class MirrorSync:
         return self._read[crm_object.id]
 
     def _read_attributes(self, crm_object: Object) -> list[Attribute]:
-        self._report.requests += 1
+        self.report.requests += 1
         try:
             return self._crm.list_attributes(crm_object.id, include_inactive=True)
         except DeniedError:
             # A key without attributes:read may still see them inside the object.
-            self._report.requests += 1
+            self.report.requests += 1
             inside = self._crm.get_object(crm_object.id)[1]
             if inside is None:
                 raise
@@ -376,15 +374,13 @@ class MirrorSync:
 
     def _clean_up(self, objects: Sequence[Object]) -> None:
         """Read again the records that referred to deleted ones, in objects that were synced before."""
-        synced = {result.state.object_id: result for result in self._report.results}
+        synced = {result.state.object_id: result for result in self.report.results}
         sampled = self._doubt_references(synced)
         waiting = {row[0] for row in self._file.db.execute("SELECT DISTINCT object_id FROM _reread")}
         for crm_object in objects:
             result = synced.get(crm_object.id)
             if crm_object.id in waiting and result is not None:
-                attributes, just_read = self._attributes(crm_object), self._just_read.get(crm_object.id)
-                sync = ObjectSync(self._context, self._file, result.state, attributes, just_read)
-                before = result.written.updated
+                sync, before = self._sync_of(crm_object, result.state), result.written.updated
                 try:
                     result.requests += sync.read_again(result.written)
                     if crm_object.id in sampled and result.written.updated > before:
@@ -393,7 +389,7 @@ class MirrorSync:
                     anew = sync.run(doubt.reason)
                     anew.requests += result.requests
                     anew.written.add(result.written)
-                    self._report.results[self._report.results.index(result)] = anew
+                    self.report.results[self.report.results.index(result)] = anew
 
     def _doubt_references(self, synced: Mapping[str, ObjectResult]) -> set[str]:
         """Note recent records with dangling references: their targets may have been deleted before the mirror saw them.
@@ -418,7 +414,7 @@ class MirrorSync:
         return sampled
 
     def _sync_members(self) -> None:
-        self._report.requests += 1
+        self.report.requests += 1
         try:
             members = self._crm.list_members()
         except DeniedError as error:

@@ -63,7 +63,7 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
         if objects and not is_asked:
             names = objects
         syncs = mirror.object_syncs(names) if names or not objects else []
-        verification = Verification([], requests=mirror.schema_requests)
+        verification = Verification([], requests=mirror.report.requests)
         for sync in syncs:
             verification.wrong += _verify(sync)
             verification.records += sync.state.records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -217,7 +217,9 @@ def _step(change: SchemaChange, spec: ObjectSpec | None, present: Present) -> Sc
         parent, path = f"{path}/attributes", f"{path}/attributes/{attribute.id if attribute else ''}"
     if change.action is ChangeAction.CREATE and spec is not None:
         specs = {attribute.slug: attribute for attribute in spec.attributes}
-        body = _object_body(spec) if change.attribute is None else _attribute_body(specs[change.attribute], present)
+        name = spec.singular_name or spec.slug.replace("_", " ").replace("-", " ").capitalize()
+        names = {"singularName": name, "pluralName": spec.plural_name or name, "description": spec.description or ""}
+        body = {"slug": spec.slug} | names if change.attribute is None else _attribute_body(specs[change.attribute], present)
         return SchemaStep(change, "POST", parent, body)
     if change.action is ChangeAction.UPDATE:
         return SchemaStep(change, "PATCH", path, {name: after for name, (_, after) in change.details.items()})
@@ -245,15 +247,12 @@ def _send(service: Crm, step: SchemaStep, present: Present) -> None:
 def _create_attribute(service: Crm, object_id: str, change: SchemaChange, body: Json) -> None:
     """Create an attribute. The service derives the slug from the name, so a name with another slug is set afterwards."""
     slug, name = str(change.attribute), body["name"]
-    attribute = service.create_attribute(object_id, body if _gives_slug(name, slug) else body | {"name": slug})
+    # Services treat letters beyond ASCII differently.
+    gives_slug = name.isascii() and re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") == slug
+    attribute = service.create_attribute(object_id, body if gives_slug else body | {"name": slug})
     _same_slug(change.place, f"{change.object}.{attribute.slug}")
     if attribute.name != name:
         service.update_attribute(object_id, attribute.id, {"name": name})
-
-
-def _gives_slug(name: str, slug: str) -> bool:
-    """Whether the service will certainly derive this slug from the name. Services treat letters beyond ASCII differently."""
-    return name.isascii() and re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") == slug
 
 
 def _same_slug(slug: str, made: str | None) -> None:
@@ -263,11 +262,6 @@ def _same_slug(slug: str, made: str | None) -> None:
             hint=f"write {str(made).rpartition('.')[2]!r} into the file, or delete what was made",
             code="schema_conflict",
         )
-
-
-def _object_body(spec: ObjectSpec) -> Json:
-    name = spec.singular_name or spec.slug.replace("_", " ").replace("-", " ").capitalize()
-    return {"slug": spec.slug, "singularName": name, "pluralName": spec.plural_name or name, "description": spec.description or ""}
 
 
 def _attribute_body(spec: AttributeSpec, present: Present) -> Json:
@@ -280,14 +274,9 @@ def _attribute_body(spec: AttributeSpec, present: Present) -> Json:
     if spec.is_list:
         body["isList"] = True
     if spec.config:
-        body["config"] = _wire_config(spec.config, present.objects)
+        body["config"] = {key: value for key, value in spec.config.items() if key != TARGET}
+    if target := spec.target:
+        target_object = present.objects.get(target)
+        target_id = target.lower() if target.lower() in present.slugs else "{" + target + "}"
+        body["config"]["allowed_object_id"] = target_object.id if target_object else target_id
     return body
-
-
-def _wire_config(config: Mapping[str, Any], objects: Mapping[str, Object]) -> Json:
-    wired = {key: value for key, value in config.items() if key != TARGET}
-    if target := config.get(TARGET):
-        target_object = objects.get(target)
-        target_id = target.lower() if target.lower() in {crm_object.id.lower() for crm_object in objects.values()} else "{" + target + "}"
-        wired["allowed_object_id"] = target_object.id if target_object else target_id
-    return wired

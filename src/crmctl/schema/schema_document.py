@@ -86,15 +86,11 @@ def to_document(present: Present, ids: Sequence[str] = ()) -> SchemaDocument:
 
     Raises NotFoundError for an unknown object, ServiceError for an attribute without its config.
     """
-    chosen = [_slug_of(present, text) for text in ids] or list(present.objects)
-    return SchemaDocument(objects=[_object(present, slug) for slug in dict.fromkeys(chosen)])
-
-
-def _slug_of(present: Present, text: str) -> str:
-    slug = text if text in present.objects else present.slugs.get(text.lower())
-    if slug is None:
-        raise NotFoundError(f"there is no object {text!r}", hint=f"objects: {', '.join(sorted(present.objects))}")
-    return slug
+    chosen = [text if text in present.objects else present.slugs.get(text.lower(), "") for text in ids]
+    if "" in chosen:
+        listing = f"objects: {', '.join(sorted(present.objects))}"
+        raise NotFoundError(f"there is no object {ids[chosen.index('')]!r}", hint=listing)
+    return SchemaDocument(objects=[_object(present, slug) for slug in dict.fromkeys(chosen or present.objects)])
 
 
 def _object(present: Present, slug: str) -> ObjectSpec:

@@ -120,6 +120,10 @@ class JobInfo:
         return self.state in (JobState.CHECKING, JobState.OPEN) and not self.is_running
 
     def to_document(self) -> dict[str, Any]:
+        counts, deletions = self.counts, {"deleted": 0}
+        if self.header.kind == JobKind.DELETE:  # its `updated` rows were deleted, its `created` rows were already gone
+            absent = counts[RowState.CREATED] + counts[RowState.SKIPPED]
+            deletions = {"created": 0, "updated": 0, "skipped": absent, "deleted": counts[RowState.UPDATED]}
         return {
             "job": self.id,
             "object": self.header.object,
@@ -129,19 +133,10 @@ class JobInfo:
             "state": "running" if self.is_running else str(self.state),
             "resumable": self.is_resumable,
             "createdAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.header.created_at)),
-            "rows": sum(self.counts.values()),
-            **{str(state): self.counts[state] for state in RowState},
-            **self._of_deletions,
+            "rows": sum(counts.values()),
+            **{str(state): counts[state] for state in RowState},
+            **deletions,
         }
-
-    @property
-    def _of_deletions(self) -> dict[str, int]:
-        """Translate the counts of a deletion: its `updated` rows were deleted, its `created` rows were already gone."""
-        if self.header.kind != JobKind.DELETE:
-            return {"deleted": 0}
-        counts = self.counts
-        absent = counts[RowState.CREATED] + counts[RowState.SKIPPED]
-        return {"created": 0, "updated": 0, "skipped": absent, "deleted": counts[RowState.UPDATED]}
 
 
 @frozen
@@ -218,7 +213,10 @@ class JobStore:
 
     def find_any(self, reference: str) -> JobInfo | DamagedJob:
         """Like `find`, but also return damaged jobs."""
-        jobs = self.list()[:1] if reference == LAST else _named(reference, [*self._all()])
+        every = self.list()[:1] if reference == LAST else [*self._all()]
+        jobs: Sequence[JobInfo | DamagedJob] = [job for job in every if reference in (LAST, job.id)]
+        if not jobs and reference:
+            jobs = [job for job in every if job.id.startswith(reference) or job.id.endswith(reference)]
         if not jobs:
             message = "there is no job yet" if reference == LAST else f"there is no job {reference!r}"
             raise NotFoundError(message, hint="crmctl bulk jobs lists them", code="job_not_found")
@@ -287,12 +285,6 @@ def shown_mode(header: Header) -> str:
 def refuse_running(job: JobInfo) -> None:
     if job.is_running:
         raise UsageError(f"job {job.id} is running", hint="wait for it, or interrupt it with Ctrl-C: it can be resumed", code="job_running")
-
-
-def _named(reference: str, jobs: Sequence[JobInfo | DamagedJob]) -> Sequence[JobInfo | DamagedJob]:
-    """Return the jobs with this id, or else those whose id begins or ends with it."""
-    exact = [job for job in jobs if job.id == reference]
-    return exact or [job for job in jobs if reference and (job.id.startswith(reference) or job.id.endswith(reference))]
 
 
 def effort(journal: Journal, requests: int = 0, elapsed: float = 0.0) -> tuple[int, float]:
