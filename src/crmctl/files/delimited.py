@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, repeat
+from itertools import chain, count, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +20,14 @@ from crmctl.files.spills import CHUNK_ROWS
 from crmctl.models.field_paths import without_guard
 from crmctl.models.findings import Finding
 
+csv.field_size_limit(2 * RECORD_LIMIT)  # so that the limit here comes first
+
+_CLOSED = re.compile(r'(?:[^"]|"")*+"')
+"""The rest of a cell that began on an earlier line."""
+
 
 class QuotedRecord(NamedTuple):
-    """One record. `cells` is None for a blank line, `raw` has no line ending. With a `problem`, `cells` are those before it."""
+    """One record. `cells` is None for a blank line, `raw` has no line ending. With a `problem`, `cells` must not be used."""
 
     first_line: int
     last_line: int
@@ -90,116 +97,71 @@ def split_records(lines: Iterator[str], delimiter: str, *, lines_before: int = 0
         elif QUOTE not in text:
             yield QuotedRecord(number, number, text, text.split(delimiter))
         else:
-            record = _Scan(lines, delimiter, number).read(line)
+            record = _read_quoted(line, lines, delimiter, number)
             number = record.last_line
             yield record
 
 
-class _Scan:
-    """Reads one record with quotes, perhaps over several lines, very long, or malformed."""
+def _read_quoted(line: str, lines: Iterator[str], delimiter: str, first: int) -> QuotedRecord:
+    """Read a record with quotes, which begins with `line`, the `first`, and may go on in `lines`.
 
-    def __init__(self, lines: Iterator[str], delimiter: str, number: int) -> None:
-        self.lines = lines
-        self.delimiter = delimiter
-        self.first = self.number = number
-        self.text = ""
-        self.raw: list[str] = []
-        self.length = 0
-        self.cells: list[str] = []
-        self.problem: Finding | None = None
-        self.is_torn = False
+    With a problem and an unpaired quote it takes all remaining lines, because they may belong to a cell.
+    """
+    raw: list[str] = []
 
-    def read(self, line: str) -> QuotedRecord:
-        self._take(line)
-        pos = 0
-        while True:
-            if self.text.startswith(QUOTE, pos):
-                opened = self.number
-                end = self._quoted(pos + 1, opened)
-                if end is None:
-                    return self._record(_unclosed(opened))
-                pos = end
-                if pos == len(self._body()):
-                    return self._record()
-                if not self.text.startswith(self.delimiter, pos):
-                    # continue: a later cell may contain line ends, and its lines are not records
-                    place, rest = f"cell {len(self.cells)} on line {self.number}", self._body()[pos : pos + 20]
-                    message = f"text after the closing quote of {place}: {rest!r}"
-                    hint = "a quote inside a quoted cell is written twice"
-                    self.problem = self.problem or Finding("text_after_quote", message, hint=hint)
-                    self.is_torn = self.is_torn or opened != self.number
-                    pos = self.text.find(self.delimiter, pos)
-                    if pos < 0:
-                        return self._record()
-                pos += 1
-            else:
-                end = self.text.find(self.delimiter, pos)
-                if end < 0:
-                    self.cells.append(self._body()[pos:])
-                    return self._record()
-                self.cells.append(self.text[pos:end])
-                pos = end + 1
+    def take() -> Iterator[str]:
+        length = 0
+        for text in chain([line], lines):
+            raw.append(text)
+            length += len(text)
+            if length > RECORD_LIMIT:
+                problem = _unclosed(raw, delimiter, first)
+                limit = f" within {RECORD_LIMIT // 1024 // 1024} MB"
+                raise RejectedError(f"{problem.message}{limit}", hint=problem.hint, code=problem.code, details={"line": first})
+            yield text
 
-    def _quoted(self, pos: int, opened: int) -> int | None:
-        """Read a quoted cell after its opening quote; return the position after its closing quote, or None at the end of the text."""
-        pieces: list[str] = []
-        while True:
-            end = self.text.find(QUOTE, pos)
-            if end < 0:
-                pieces.append(self.text[pos:])
-                line = next(self.lines, None)
-                if line is None:
-                    return None
-                self._go_on(line, opened)
-                pos = 0
-            elif self.text.startswith(QUOTE, end + 1):
-                pieces.append(self.text[pos : end + 1])
-                pos = end + 2
-            else:
-                pieces.append(self.text[pos:end])
-                self.cells.append("".join(pieces))
-                return end + 1
-
-    def _take(self, line: str) -> None:
-        self.text = line
-        self.length += len(line)
-        self.raw.append(line)
-
-    def _go_on(self, line: str, opened: int) -> None:
-        """Add one more line. Raises RejectedError if the record that began on the line `opened` grows too large."""
-        self.number += 1
-        self._take(line)
-        if self.length > RECORD_LIMIT:
-            problem = _unclosed(opened)
-            raise RejectedError(
-                f"{problem.message} within {RECORD_LIMIT // 1024 // 1024} MB",
-                hint=problem.hint,
-                code=problem.code,
-                details={"line": opened},
-            )
-
-    def _body(self) -> str:
-        return self.text.rstrip("\r\n")
-
-    def _record(self, problem: Finding | None = None) -> QuotedRecord:
-        """Return the record. With an unpaired quote, it takes all remaining lines, because they may belong to a cell."""
-        problem = self.problem or problem
-        unpaired = sum(line.count(QUOTE) for line in self.raw) % 2 == 1
-        if problem is None and unpaired and any(cell[:1].isspace() and cell.lstrip().startswith(QUOTE) for cell in self.cells):
-            hint = 'remove the blank, or quote the whole cell and write each quote inside it as ""'
-            message = f"a blank before a quote on line {self.number} that no other one closes"
-            problem = Finding("text_before_quote", message, hint=hint)
-        if problem is not None and (unpaired or self.is_torn):
-            for line in self.lines:
-                self._go_on(line, self.first)
-        return QuotedRecord(self.first, self.number, "".join(self.raw).rstrip("\r\n"), self.cells, problem)
+    taken = take()
+    cells = next(csv.reader(taken, delimiter=delimiter))
+    flaw, problem = _flaw(raw, delimiter), None
+    unpaired = sum(text.count(QUOTE) for text in raw) % 2 == 1
+    if flaw and _flaw([*raw, QUOTE], delimiter) is None:
+        problem = _unclosed(raw, delimiter, first)
+    elif flaw:
+        message = f"text after a closing quote on line {first + flaw - 1}"
+        problem = Finding("text_after_quote", message, hint="a quote inside a quoted cell is written twice")
+    elif unpaired and any(cell[:1].isspace() and cell.lstrip().startswith(QUOTE) for cell in cells):
+        message = f"a blank before a quote on line {first + len(raw) - 1} that no other one closes"
+        hint = 'remove the blank, or quote the whole cell and write each quote inside it as ""'
+        problem = Finding("text_before_quote", message, hint=hint)
+    if problem is not None and (unpaired or any(_is_torn(text, delimiter) for text in raw[1:])):
+        deque(taken, maxlen=0)
+    return QuotedRecord(first, first + len(raw) - 1, "".join(raw).rstrip("\r\n"), cells, problem)
 
 
-def _unclosed(line: int) -> Finding:
+def _flaw(lines: Sequence[str], delimiter: str) -> int | None:
+    """Return the number of the first line, from 1, on which a quote is wrong."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        deque(reader, maxlen=0)
+    except csv.Error:
+        return reader.line_num
+    return None
+
+
+def _is_torn(line: str, delimiter: str) -> bool:
+    """Whether text follows the end of a cell that began on an earlier line: the quote was perhaps meant to open another cell."""
+    closed = _CLOSED.match(line)
+    return closed is not None and not line[closed.end() :].startswith((delimiter, "\r", "\n"))
+
+
+def _unclosed(lines: Sequence[str], delimiter: str, first: int) -> Finding:
+    """Return the finding for a quote that is still open at the end of these lines."""
+    *_, last = csv.reader(lines, delimiter=delimiter)
+    opened = first + len(lines) - 1 - count_lines(last[-1].removesuffix("\n").removesuffix("\r"))
     return Finding(
         "unclosed_quote",
-        f"the quote opened on line {line} is never closed",
-        hint=f'close the quote that begins on line {line}, or quote the whole cell and write each quote inside it as ""',
+        f"the quote opened on line {opened} is never closed",
+        hint=f'close the quote that begins on line {opened}, or quote the whole cell and write each quote inside it as ""',
     )
 
 
