@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer import _click as click
 from typer._click.parser import _OptionParser as OptionParser
-from typer._coercion import RuntimeParam, build_runtime_param
+from typer._coercion import RuntimeParam
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import _get_params_name_from_function as read_parameters
 from typer.main import get_command_from_info as build_command
@@ -22,6 +23,7 @@ from typer.main import get_command_from_info as build_command
 from crmctl.cli.options import ADVANCED, WIDEST, common_options, shared_option
 from crmctl.cli.registry import BY_NAME, COMMANDS, extra_hint, option_hint, way_out
 from crmctl.cli.runtime import Runtime
+from crmctl.config.settings import parse_bool
 from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, UsageError, storage_error
 from crmctl.output.streams import Streams
 
@@ -80,7 +82,7 @@ class _StrictOptions:
     def get_help_option(self: Any, ctx: click.Context) -> TyperOption | None:
         option: TyperOption | None = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
-            _read_on_demand(option).callback = _show_help
+            _with_reader(option).callback = _show_help
         return option
 
 
@@ -91,51 +93,61 @@ def _common_parameters() -> Sequence[Any]:
     for parameter in parameters:
         parameter.expose_value = False
         parameter.callback = _remember
-    return [_read_on_demand(parameter) for parameter in parameters]
+    return [_with_reader(parameter) for parameter in parameters]
 
 
 def _with_common(parameters: Sequence[Any]) -> list[Any]:
-    own = [_read_on_demand(parameter) for parameter in parameters]
+    own = [_with_reader(parameter) for parameter in parameters]
     taken = {name for parameter in own for name in parameter.opts}
     return own + [parameter for parameter in _common_parameters() if not taken & set(parameter.opts)]
 
 
-def _read_on_demand(parameter: Any) -> Any:
+def _with_reader(parameter: Any) -> Any:
     descriptor = parameter.type_descriptor
-    parameter._runtime_param = _OnDemand(descriptor.parameter_info, descriptor.annotation)
+    parameter._runtime_param = _Reader(descriptor.parameter_info, descriptor.annotation)
     return parameter
 
 
+_KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    bool: (parse_bool, "true or false"),
+    Path: (Path, "a path"),
+}
+
+
 @dataclass(frozen=True)
-class _OnDemand(RuntimeParam):
-    """Builds Typer's reader of a parameter (a pydantic adapter, 1 ms each) only for a value that needs it."""
+class _Reader(RuntimeParam):
+    """Reads the values of a parameter. Typer would build a pydantic adapter for each, after importing pydantic in 65 ms."""
 
     def _coerce_value(self, value: Any, param: Any, ctx: click.Context) -> Any:
-        if "" in (value if isinstance(value, list | tuple) else [value]) and _names_file("", param.metavar or ""):
-            _refuse_empty(param)
-        if value is param.default or (self.annotation is str and _is_text(value)):
+        if value is param.default:
             return value
-        if self.annotation == list[str] and all(map(_is_text, value)):
-            return list(value)
-        for text in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(text, str) and not _is_text(text) and not _names_file(text, param.metavar or ""):
-                raise click.exceptions.BadParameter(f"text in UTF-8 is expected, not {text!r}", ctx=ctx, param=param)
-            if self.annotation in (int, float) and "_" in str(text):  # Python's grouping of digits
-                raise click.exceptions.BadParameter(f"a number of digits is expected, not {text!r}", ctx=ctx, param=param)
-        if (number := self._plain_number(value)) is not None:
-            return number
-        try:
-            return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
-        except click.exceptions.BadParameter as error:
-            raise click.exceptions.BadParameter(f"{expected(error.message)}, not {value!r}", ctx=ctx, param=param) from error
+        texts = list(value) if isinstance(value, list | tuple) else [value]
+        for text in texts:
+            may_be_file = _names_file(text, param.metavar or "")
+            if not text and may_be_file:
+                _refuse_empty(param)
+            problem = "" if _is_text(text) or may_be_file else "text in UTF-8"
+            if self.annotation in _KINDS:
+                value, problem = self._read(text)
+            if problem:
+                raise click.exceptions.BadParameter(f"{problem} is expected, not {text!r}", ctx=ctx, param=param)
+        return value if self.annotation in (str, *_KINDS) else texts
 
-    def _plain_number(self, value: Any) -> int | float | None:
-        """Return a number of digits within the bounds of the option; None if Typer must judge it, which imports pydantic in 65 ms."""
-        if self.annotation not in (int, float) or not isinstance(value, str) or not (value.isascii() and value.isdigit()) or len(value) > 9:
-            return None
+    def _read(self, text: str) -> tuple[Any, str]:
+        """Return the value of a text, and what is expected instead if it is none."""
+        parse, expected = _KINDS[self.annotation]
         low, high = self.parameter_info.min, self.parameter_info.max
-        number: int | float = self.annotation(value)
-        return number if (low is None or low <= number) and (high is None or number <= high) else None
+        if parse in (int, float) and "_" in text:  # Python's grouping of digits
+            return None, "a number of digits"
+        try:
+            value = parse(text)
+        except ValueError:
+            return None, expected
+        if low is not None and not low <= value:
+            return value, f"at least {low}"
+        return value, f"at most {high}" if high is not None and value > high else ""
 
 
 def _is_text(value: Any) -> bool:
@@ -436,30 +448,6 @@ def walk_commands(tree: Json) -> Iterator[Json]:
             yield from walk_commands(child)
         else:
             yield child
-
-
-_EXPECTED = (
-    ("a valid integer", "a whole number is expected"),
-    ("a valid number", "a number is expected"),
-    ("a valid boolean", "true or false is expected"),
-    ("less than or equal to ", "at most {} is expected"),
-    ("greater than or equal to ", "at least {} is expected"),
-    ("less than ", "less than {} is expected"),
-    ("greater than ", "more than {} is expected"),
-)
-
-
-def expected(message: str) -> str:
-    """Return what a value should be, in plain words."""
-    _, prefix, rest = message.partition("Input should be ")
-    if "exceeded maximum size" in message:
-        return "a number of fewer digits is expected"
-    if not prefix:
-        return message.rstrip(".")
-    for start, words in _EXPECTED:
-        if rest.startswith(start):
-            return words.format(rest.removeprefix(start))
-    return f"{rest} is expected"
 
 
 def run_process(arguments: Sequence[str]) -> int:

@@ -33,7 +33,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
 
 
 def parse_bool(value: Any) -> bool:
-    """Parse a boolean or the usual words. Raises ValueError."""
+    """Return a boolean, also from one of the usual words. Raises ValueError."""
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()
