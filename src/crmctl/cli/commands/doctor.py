@@ -6,13 +6,12 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import flag
 from crmctl.cli.runtime import Runtime
-from crmctl.errors import CrmctlError, ExitCode, NetworkError, install_command, reason
+from crmctl.errors import CrmctlError, ExitCode, NetworkError, reason
 from crmctl.frozen import frozen
 from crmctl.output.streams import clean
 from crmctl.version import __version__
@@ -100,15 +99,6 @@ def python(_runtime: Runtime) -> Check:
     return Check("python", "ok", f"crmctl {__version__} on Python {version}, {sys.platform}")
 
 
-def service_extra(_runtime: Runtime) -> Check:
-    from importlib.util import find_spec
-
-    missing = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
-    if missing:
-        return Check("embedded service", "ok", "not installed (optional)", f"{install_command('service')} adds serve and demo")
-    return Check("embedded service", "ok", "installed")
-
-
 def settings_file(runtime: Runtime) -> Check:
     path = runtime.paths.config_file
     if not path.exists():
@@ -156,16 +146,7 @@ def keyring(_runtime: Runtime) -> Check:
     return Check("keyring", "ok", "answers")
 
 
-def completions(runtime: Runtime) -> Check:
-    home = Path(runtime.environ.get("HOME", "~")).expanduser()
-    places = (".local/share/bash-completion/completions/crmctl", ".zfunc/_crmctl", ".config/fish/completions/crmctl.fish")
-    installed = [str(home / name) for name in places if (home / name).exists()]
-    if installed:
-        return Check("completions", "ok", ", ".join(installed))
-    return Check("completions", "ok", "not found in the usual places", "crmctl completion --help says how to install them")
-
-
-OFFLINE: tuple[Look, ...] = (python, service_extra, settings_file, folders, profile, base_url, api_key, keyring, completions)
+OFFLINE: tuple[Look, ...] = (python, settings_file, folders, profile, base_url, api_key, keyring)
 
 
 def _probe(runtime: Runtime) -> Iterator[Check]:
