@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.bulk_output import PreviewListener, RuntimeContext, apply_merges, report_import, show, tell_findings
+from crmctl.cli.bulk_output import PreviewListener, apply_merges, report_import, show, tell_findings
 from crmctl.cli.runtime import counted
 from crmctl.errors import UsageError
 from crmctl.output.streams import cell_width, clean
@@ -37,7 +37,8 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
             return
         from crmctl.plan.dry_run import preview_import
 
-        preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime)), request)
+        runtime.listener = PreviewListener(runtime)
+        preview = preview_import(runtime, request)
         text = preview_text(preview) + (f"\ncrmctl bulk apply {preview.plan} does exactly this" if preview.plan else "")
         show(runtime, preview.to_document(), text, preview.error, preview.findings)
         return
@@ -46,7 +47,7 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
     from crmctl.plan.import_records import import_records
 
     check_shown(runtime)
-    show_result(runtime, import_records(RuntimeContext(runtime), request))
+    show_result(runtime, import_records(runtime, request))
 
 
 def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
@@ -57,15 +58,14 @@ def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
     if holds_merges(request.file):
         apply_merges(runtime, request)
         return
-    context = RuntimeContext(runtime)
     if runtime.dry_run:
         from crmctl.plan.dry_run import preview_plan
 
-        preview = preview_plan(context, request)
+        preview = preview_plan(runtime, request)
         show(runtime, preview.to_document(), _plan_text(preview, runtime.clock.now()), preview.error)
         return
     check_shown(runtime)
-    show_result(runtime, apply_plan(context, request))
+    show_result(runtime, apply_plan(runtime, request))
 
 
 def check_shown(runtime: Runtime) -> None:
@@ -200,7 +200,7 @@ def update_records(runtime: Runtime, object_name: str, values: Mapping[str, Any]
     set_values = with_reference_ids(runtime, object_name, values.get("set_values"))
     request = UpdateRequest.taken({**values, "set_values": set_values}, object=object_name, selection=selection)
     if runtime.dry_run:
-        preview = preview_update(RuntimeContext(runtime), request)
+        preview = preview_update(runtime, request)
         from crmctl.output.progress import duration
 
         document = preview.to_document()
@@ -211,7 +211,7 @@ def update_records(runtime: Runtime, object_name: str, values: Mapping[str, Any]
     check_shown(runtime)
     if not runtime.prompter.can_ask or values["ids"] == "-":
         runtime.confirm(f"Update records of {object_name}")
-    show_result(runtime, update(RuntimeContext(runtime), request, lambda forecast: approve(runtime, forecast)))
+    show_result(runtime, update(runtime, request, lambda forecast: approve(runtime, forecast)))
 
 
 def _check_ids_file(name: str | None) -> None:
@@ -248,7 +248,7 @@ def place_text(runtime: Runtime) -> str:
     """Return the profile and the address of its service."""
     from urllib.parse import urlsplit
 
-    return f"profile {runtime.settings.profile.value}, {urlsplit(runtime.settings.require_origin()).netloc}"
+    return f"profile {runtime.settings.profile.value}, {urlsplit(runtime.origin).netloc}"
 
 
 def changes_text(runtime: Runtime, forecast: ChangeForecast) -> list[str]:
@@ -288,7 +288,7 @@ def delete_records(runtime: Runtime, object_name: str, backup: str | bool, value
         runtime.confirm(f"Replace {backup}")
     selection = _selection(runtime, object_name, "delete", values)
     request = DeleteRequest(object_name, selection, backup, values["expect"], values["concurrency"], runtime.dry_run)
-    done = delete(RuntimeContext(runtime), request, lambda plan: _approve_deletion(runtime, plan, backup))
+    done = delete(runtime, request, lambda plan: _approve_deletion(runtime, plan, backup))
     if done.summary is None:
         requests = f"{counted(done.records, 'record')} in {counted(done.requests, 'request')}; nothing was sent"
         document = done.to_document()
@@ -313,7 +313,7 @@ def show_resumed(runtime: Runtime, result: ImportResult) -> None:
     """Show the result of a resumed job. Raises the error that goes with its exit code."""
     from crmctl.plan.deletions import resumed_deletion
 
-    deletion = resumed_deletion(RuntimeContext(runtime), result)
+    deletion = resumed_deletion(runtime, result)
     if deletion is None:
         show_result(runtime, result)
     else:

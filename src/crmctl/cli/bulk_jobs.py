@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from crmctl.cli.bulk_changes import OUTCOMES, approve, check_shown, show_resumed
-from crmctl.cli.bulk_output import RuntimeContext, resume_merges, show
+from crmctl.cli.bulk_output import resume_merges, show
 from crmctl.cli.record_queries import FEW_REQUESTS, one_list, query_context
 from crmctl.cli.runtime import counted
 from crmctl.errors import PartialError, UsageError
@@ -35,23 +35,22 @@ def show_jobs(runtime: Runtime, reference: str | None, *, remove: bool) -> None:
     from crmctl.plan.requests import store_of
     from crmctl.plan.resume import remove_job
 
-    context = RuntimeContext(runtime)
     if reference is None:
         if remove:
             raise UsageError("say which job to remove", hint="crmctl bulk jobs JOB --remove")
-        _list(runtime, context)
+        _list(runtime)
     elif remove:
-        removed = remove_job(context, reference, keep=runtime.dry_run)
+        removed = remove_job(runtime, reference, keep=runtime.dry_run)
         runtime.done({"removed": removed}, f"removed job {removed}")
     else:
-        runtime.emitter.emit_result(store_of(context).find(reference).to_document())
+        runtime.emitter.emit_result(store_of(runtime).find(reference).to_document())
 
 
-def _list(runtime: Runtime, context: RuntimeContext) -> None:
+def _list(runtime: Runtime) -> None:
     from crmctl.output.views import table_view
     from crmctl.plan.requests import store_of
 
-    store = store_of(context)
+    store = store_of(runtime)
     for damaged in store.damaged():
         runtime.messages.warn(f"{damaged.error.message}; {damaged.error.hint}")
     rows = [job.to_document() for job in store.list()]
@@ -72,7 +71,7 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
     from crmctl.plan.resume import repair
 
     _refuse_folder_job(runtime, request.job)
-    done = repair(RuntimeContext(runtime), request)
+    done = repair(runtime, request)
     audit = done.found
     text = f"job {done.job}: {counted(audit.checked, 'row')} in doubt before, {len(audit.duplicates):,} of them exist more than once"
     show(runtime, done.to_document(), text)
@@ -86,7 +85,7 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
 
     if _undo_apply(runtime, reference, include_changed=include_changed):
         return
-    store_of(RuntimeContext(runtime)).find(reference)  # an unknown job is an error before any question
+    store_of(runtime).find(reference)  # an unknown job is an error before any question
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 
@@ -99,7 +98,7 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
                 runtime.progress.note(_undo_text(plan))
             runtime.confirm(f"Undo job {plan.job} of {plan.object}: {_undo_steps(plan)}")
 
-    plan = undo(RuntimeContext(runtime), UndoRequest(reference, runtime.dry_run, include_changed), approve)
+    plan = undo(runtime, UndoRequest(reference, runtime.dry_run, include_changed), approve)
     text = f"{_undo_text(plan)}; nothing was sent" if runtime.dry_run else _undo_text(plan)
     show(runtime, plan.to_document(), text)
     plan.raise_for_error()
@@ -110,16 +109,15 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
     from crmctl.org.jobs import MODE, undo_apply
     from crmctl.plan.resume import job_of_mode
 
-    context = RuntimeContext(runtime)
-    job = job_of_mode(context, MODE, reference)
+    job = job_of_mode(runtime, MODE, reference)
     if job is None:
         return False
-    plan = undo_apply(context, job, dry_run=True)
+    plan = undo_apply(runtime, job, dry_run=True)
     description = f"{counted(plan['records'], 'record')}, {plan['activities']:,} activities, {plan['entries']:,} entries"
     description += f" and {counted(plan['schema'], 'change')} of the schema"
     runtime.confirm(f"Undo job {job.id}: {description}")
     if not runtime.dry_run:
-        plan = undo_apply(context, job, dry_run=False, include_changed=include_changed)
+        plan = undo_apply(runtime, job, dry_run=False, include_changed=include_changed)
         runtime.directory.forget()
     text = f"job {job.id}: {description} {'to undo; nothing was sent' if runtime.dry_run else 'undone'}"
     show(runtime, plan, text)
@@ -193,7 +191,7 @@ def export_records(runtime: Runtime, request: ExportRequest, filters: list[str] 
     if names is not None:
         request, further = _with_fields(runtime, request, further, names)
     request = replace(request, conditions=conditions, further=further, replace=True)
-    summary = export(RuntimeContext(runtime), request, runtime.streams.write_out)
+    summary = export(runtime, request, runtime.streams.write_out)
     exported = f"exported {counted(summary.rows, 'record')}"
     if request.path is None:
         runtime.messages.note(exported)
@@ -263,7 +261,7 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     """Read the file once and report on it: a table of columns for people, everything for programs."""
     from crmctl.plan.inspect_file import inspect_file
 
-    report = inspect_file(RuntimeContext(runtime), request)
+    report = inspect_file(runtime, request)
     file = request.file
     if runtime.output_format != "table":
         runtime.emitter.emit_result(report.to_document())
@@ -295,7 +293,7 @@ def _refuse_folder_job(runtime: Runtime, reference: str | None, *, last: bool = 
     from crmctl.org.jobs import MODE
     from crmctl.plan.resume import job_of_mode
 
-    if (job := job_of_mode(RuntimeContext(runtime), MODE, reference, last=last)) is not None:
+    if (job := job_of_mode(runtime, MODE, reference, last=last)) is not None:
         raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
 
 
@@ -306,11 +304,10 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
     if resume_merges(runtime, request.job, last=request.last):
         return
     _refuse_folder_job(runtime, request.job, last=request.last)
-    context = RuntimeContext(runtime)
     if not runtime.dry_run:
 
         def run(request: ResumeRequest) -> None:
-            show_resumed(runtime, resume(context, request, lambda: check_shown(runtime), lambda preview: approve(runtime, preview)))
+            show_resumed(runtime, resume(runtime, request, lambda: check_shown(runtime), lambda preview: approve(runtime, preview)))
 
         try:
             run(request)
@@ -320,6 +317,6 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
             runtime.prompter.confirm(f"{error.message}. Send its rows anyway?", flag="--allow-older")
             run(replace(request, allow_older=True))
         return
-    document = preview_resume(context, request)
+    document = preview_resume(runtime, request)
     text = f"job {document['job']}: {counted(document['unsent'], 'row')} not sent, {document['inDoubt']:,} in doubt; nothing was sent"
     runtime.emitter.emit_result(document, text=text)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.runtime import counted
 from crmctl.errors import CrmctlError, UsageError
@@ -15,9 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from crmctl.cli.runtime import Runtime
-    from crmctl.client.crm import Crm
-    from crmctl.client.directory import Directory
-    from crmctl.clock import Clock
     from crmctl.models.findings import Finding
     from crmctl.models.jsontext import Json
     from crmctl.output.progress import ProgressDisplay
@@ -29,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class ScreenListener:
-    """Shows notes and progress at once, and findings with the outcome."""
+    """Shows notes and progress at once, and findings with the outcome. `hear` takes every finding."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None] = lambda _: None) -> None:
         self._runtime = runtime
+        self.report = hear
 
     @property
     def progress(self) -> ProgressDisplay:
@@ -41,22 +38,12 @@ class ScreenListener:
     def note(self, text: str) -> None:
         self._runtime.messages.note(text)
 
-    def report(self, finding: Finding) -> None:
-        pass
-
     def confirm(self, question: str) -> None:
         self._runtime.confirm(question)
 
 
 class PreviewListener(ScreenListener):
-    """For a dry run that writes a file; it asks before replacing one, unless --yes is given. `hear` takes every finding."""
-
-    def __init__(self, runtime: Runtime, hear: Callable[[Finding], None] = lambda _: None) -> None:
-        super().__init__(runtime)
-        self._hear = hear
-
-    def report(self, finding: Finding) -> None:
-        self._hear(finding)
+    """For a dry run that writes a file; it asks before replacing one, unless --yes is given."""
 
     def confirm(self, question: str) -> None:
         if not self._runtime.assume_yes:
@@ -74,64 +61,10 @@ class StillListener(ScreenListener):
         return ProgressDisplay(runtime.streams, quiet=runtime.progress.quiet, still=True, say=runtime.messages.progress)
 
 
-class RuntimeContext:
-    """The `BulkContext` of a command."""
-
-    def __init__(self, runtime: Runtime, listener: ScreenListener | None = None, *, logs_bodies: bool = True) -> None:
-        """`logs_bodies`: --debug shows the data of requests, not only their lines and headers."""
-        self._runtime = runtime
-        self._logs_bodies = logs_bodies
-        self.listener = listener or ScreenListener(runtime)
-
-    @cached_property
-    def service(self) -> Crm:
-        service = self._runtime.connect(lane="bulk")
-        service.session.logs_bodies = self._logs_bodies
-        return service
-
-    @property
-    def crm(self) -> Crm:
-        return self._runtime.crm
-
-    @property
-    def directory(self) -> Directory:
-        return self._runtime.directory
-
-    @property
-    def origin(self) -> str:
-        return self._runtime.settings.require_origin()
-
-    @property
-    def profile(self) -> str:
-        return self._runtime.settings.profile.value
-
-    @property
-    def key(self) -> str:
-        return self._runtime.credential.key
-
-    @property
-    def state(self) -> Path:
-        return self._runtime.paths.state
-
-    @property
-    def stdin(self) -> BinaryIO:
-        buffer: BinaryIO = self._runtime.streams.stdin.buffer
-        return buffer
-
-    @property
-    def clock(self) -> Clock:
-        return self._runtime.clock
-
-
-class WaitingContext(RuntimeContext):
-    """For a command with few requests: it uses the interactive lane and connection."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        super().__init__(runtime, StillListener(runtime))
-
-    @cached_property
-    def service(self) -> Crm:
-        return self.crm
+def waiting(runtime: Runtime) -> Runtime:
+    """Prepare for bulk work with few requests: it uses the interactive lane and shows no progress."""
+    runtime.service, runtime.listener = runtime.crm, StillListener(runtime)
+    return runtime
 
 
 SHOWN = 20
@@ -198,8 +131,9 @@ def report_import(runtime: Runtime, request: ImportRequest, form: str, describe:
         def hear(finding: Finding) -> None:
             report.add(finding_case(file, finding))
 
+        runtime.listener = PreviewListener(runtime, hear)
         try:
-            preview = preview_import(RuntimeContext(runtime, PreviewListener(runtime, hear)), request)
+            preview = preview_import(runtime, request)
             failure, sentence = preview.error, describe(preview).replace("\n", "; ")
             if failure is not None and not report.counts["error"]:
                 hear(error_finding(failure))
@@ -217,7 +151,7 @@ def dedupe_records(runtime: Runtime, request: DedupeRequest) -> None:
     from crmctl.plan.merge_records import dedupe
     from crmctl.values.moments import in_a_sentence
 
-    dedupe_result = dedupe(RuntimeContext(runtime), request)
+    dedupe_result = dedupe(runtime, request)
     if dedupe_result.mirrored:
         runtime.messages.note(f"from the mirror, as of {in_a_sentence(dedupe_result.as_of or '', runtime.clock.now())}")
     if dedupe_result.crowded:
@@ -290,9 +224,8 @@ def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:
     """Carry out a merge plan, or with --dry-run compare it with the present records."""
     from crmctl.plan.merge_records import example_merge, merge_records, preview_merges
 
-    context = RuntimeContext(runtime)
     if runtime.dry_run:
-        preview = preview_merges(context, request)
+        preview = preview_merges(runtime, request)
         takes = _takes(preview.requests, preview.seconds, "; {}")
         merged = f"{counted(preview.losers, 'record')} of {preview.object} to merge in {counted(preview.groups, 'group')}"
         text = f"{preview.path}: {merged}; {len(preview.moved):,} changed since the plan{takes}; nothing was sent"
@@ -305,7 +238,7 @@ def apply_merges(runtime: Runtime, request: ApplyRequest) -> None:
         runtime.confirm(f"Merge {losers} of {preview.object} into {others}, and delete them{takes}")
 
     runtime.emitter.check_result(example_merge())
-    show_merges(runtime, merge_records(context, request, approve))
+    show_merges(runtime, merge_records(runtime, request, approve))
 
 
 def show_merges(runtime: Runtime, result: MergeResult) -> None:
@@ -320,15 +253,14 @@ def resume_merges(runtime: Runtime, reference: str | None, *, last: bool) -> boo
     from crmctl.plan.merge_steps import MODE
     from crmctl.plan.resume import job_of_mode
 
-    context = RuntimeContext(runtime)
-    job = job_of_mode(context, MODE, reference, last=last)
+    job = job_of_mode(runtime, MODE, reference, last=last)
     if job is None:
         return False
     if runtime.dry_run:
         document = job.to_document()
         show(runtime, document, f"job {job.id}: {counted(document['unsent'], 'group')} not merged; nothing was sent")
         return True
-    show_merges(runtime, resume_merges(context, job))
+    show_merges(runtime, resume_merges(runtime, job))
     return True
 
 

@@ -137,7 +137,7 @@ class MirrorAnswers:
         from crmctl.mirror.place import mirror_path
 
         runtime = self._runtime
-        place = mirror_path(runtime.paths.state, runtime.settings.require_origin(), runtime.credential.key)
+        place = mirror_path(runtime.paths.state, runtime.origin, runtime.key)
         if not place.is_file():
             return None
         from crmctl.mirror.local_copy import LocalCopy, MirroredLists

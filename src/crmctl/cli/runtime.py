@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.output_formats import OUTPUT_FORMATS
@@ -15,6 +15,9 @@ from crmctl.errors import ConfigError, CrmctlError, ServiceError, UsageError
 from crmctl.models.ids import check_choice
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from crmctl.cli.bulk_output import ScreenListener
     from crmctl.cli.shown_ids import ShownIds
     from crmctl.client.crm import Crm
     from crmctl.client.directory import Directory
@@ -31,7 +34,7 @@ PING_SECONDS = 10.0
 
 
 class Runtime:
-    """Parts of one run. `flags` holds the given common options by parameter name."""
+    """Parts of one run, and the `BulkContext` of a command. `flags` holds the given common options by parameter name."""
 
     def __init__(self, streams: Streams, environ: dict[str, str], arguments: Sequence[str] = (), clock: Clock | None = None) -> None:
         self.streams = streams
@@ -40,7 +43,7 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.flags: Json = {}
         self._ping_url: str | None = None
-        self._warnings_left = True
+        self._warnings_left = self._logs_bodies = True
         self._connected: Crm | None = None
         self._endings: list[Callable[[], object]] = []
 
@@ -253,6 +256,16 @@ class Runtime:
         """Client of the service. Raises ConfigError or DeniedError if nothing is configured."""
         return self.connect()
 
+    @cached_property
+    def service(self) -> Crm:
+        """The client in the lane of bulk work."""
+        return self.connect(lane="bulk")
+
+    def without_bodies(self) -> Self:
+        """Let --debug show no bodies of requests, for work on whole objects."""
+        self._logs_bodies = False
+        return self
+
     def connect(self, lane: str = "interactive") -> Crm:
         """Return a client on a lane of the rate budget (`interactive` or `bulk`)."""
         from crmctl.client.crm import connect
@@ -270,6 +283,7 @@ class Runtime:
             note=self.messages.note,
             lane=lane,
         )
+        crm.session.logs_bodies = self._logs_bodies
         if self.dry_run:
             from crmctl.cli.preview import PreviewSession
 
@@ -280,9 +294,35 @@ class Runtime:
     @cached_property
     def directory(self) -> Directory:
         from crmctl.client.directory import Directory
-        from crmctl.config.settings import origin_of
 
-        return Directory(self.crm, self.paths.cache, self.settings.profile.value, origin_of(self.settings.require_base_url()), self.clock)
+        return Directory(self.crm, self.paths.cache, self.profile, self.origin, self.clock)
+
+    @property
+    def origin(self) -> str:
+        return self.settings.require_origin()
+
+    @property
+    def profile(self) -> str:
+        return self.settings.profile.value
+
+    @property
+    def key(self) -> str:
+        return self.credential.key
+
+    @property
+    def state(self) -> Path:
+        return self.paths.state
+
+    @property
+    def stdin(self) -> BinaryIO:
+        stdin: BinaryIO = self.streams.stdin.buffer
+        return stdin
+
+    @cached_property
+    def listener(self) -> ScreenListener:
+        from crmctl.cli.bulk_output import ScreenListener
+
+        return ScreenListener(self)
 
     @cached_property
     def shown_ids(self) -> ShownIds:

@@ -243,7 +243,7 @@ def list_items(runtime: Runtime, noun: Noun) -> list[Item]:
     if noun.is_named:
         from crmctl.client.schema_cache import SchemaCache
 
-        cache = SchemaCache(runtime.paths.cache, runtime.settings.profile.value, runtime.settings.require_origin(), runtime.clock)
+        cache = SchemaCache(runtime.paths.cache, runtime.settings.profile.value, runtime.origin, runtime.clock)
         cache.put(noun.name, [{"id": item.id, "name": item.name} for item in items])
     return items
 

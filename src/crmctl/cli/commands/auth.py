@@ -64,7 +64,7 @@ def logout(runtime: Runtime) -> None:
     from crmctl.config.credentials import KEY_VARIABLE, remove_credential
 
     profile = runtime.settings.profile.value
-    removed = remove_credential(profile, runtime.settings.require_origin(), runtime.paths)
+    removed = remove_credential(profile, runtime.origin, runtime.paths)
     if runtime.environ.get(KEY_VARIABLE):
         runtime.messages.warn(f"{KEY_VARIABLE} is set and still used")
     message = f"removed the key of profile {profile} from {', '.join(_place(place) for place in removed)}"

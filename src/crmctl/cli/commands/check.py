@@ -40,7 +40,6 @@ def check_data(
     keeps the trend of 30 runs, and writes failing records to a CSV for bulk update --ids. --timeout limits each query. Exit 11
     if an error-level check fails.
     """
-    from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.files.whole_files import whole_file
     from crmctl.output.views import CHECKS
     from crmctl.plan.checks import keep_outcomes, open_mirror, read_checks, run_checks, suggest_checks, trend_text
@@ -48,7 +47,7 @@ def check_data(
     from crmctl.values.yaml_text import dumps
 
     runtime.start_ping(ping)
-    context = RuntimeContext(runtime, logs_bodies=False)
+    context = runtime.without_bodies()
     if suggest:
         if select or reports:
             raise UsageError("--suggest runs no checks", hint="leave out --select and --report")

@@ -15,7 +15,6 @@ from crmctl.errors import ExitCode, NotFoundError, UsageError
 from crmctl.models.numbers import size_text
 
 if TYPE_CHECKING:
-    from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.mirror.file import MirrorFile
 
 app = CommandApp("Keep a proven copy of the data in one SQLite file and query it.")
@@ -51,7 +50,7 @@ def sync(
     runtime.emitter.check_fields(MIRROR_SYNCS)
     request = SyncRequest(objects or [], activities or None, full, _excluded(exclude or []), wait)
     runtime.start_ping(ping)
-    report = sync_mirror(_context(runtime), request)
+    report = sync_mirror(runtime.without_bodies(), request)
     runtime.emitter.emit_items([result_document(result) for result in report.results], MIRROR_SYNCS)
     runtime.messages.note(f"{counted(report.requests, 'request')}; {report.path}")
     for slug in report.gone:
@@ -87,7 +86,7 @@ def verify(runtime: Runtime, objects: ObjectsArgument = None) -> int:
 
     _existing(runtime)
     runtime.emitter.check_fields(MIRROR_MISTAKES)
-    report = verify_mirror(_context(runtime), objects or [])
+    report = verify_mirror(runtime.without_bodies(), objects or [])
     runtime.emitter.emit_items(report.wrong, MIRROR_MISTAKES)
     compared = f"{counted(report.records, 'record')} compared, {counted(report.requests, 'request')}"
     if not report.wrong:
@@ -190,7 +189,7 @@ def changes(
     if form not in ("jsonl", "parquet"):
         raise UsageError(f"changes are written as JSON lines or Parquet, not as {form}", hint="-O changes.jsonl or -O changes.parquet")
     place = _existing(runtime)
-    context = _context(runtime)
+    context = runtime.without_bodies()
     if not no_sync:
         sync_mirror(context, SyncRequest([name] if name else []))
     with ExitStack() as stack:
@@ -234,12 +233,6 @@ def remove(runtime: Runtime) -> None:
     runtime.done({"removed": str(place)}, f"removed {place}")
 
 
-def _context(runtime: Runtime) -> RuntimeContext:
-    from crmctl.cli.bulk_output import RuntimeContext
-
-    return RuntimeContext(runtime, logs_bodies=False)
-
-
 def _excluded(texts: Sequence[str]) -> dict[str, list[str]]:
     """Return the attributes that --exclude names, by object."""
     excluded: dict[str, list[str]] = {}
@@ -273,7 +266,7 @@ def _existing(runtime: Runtime) -> Path:
     """Return the path of the service's mirror. Raises NotFoundError if there is none."""
     from crmctl.mirror.place import mirror_path
 
-    place = mirror_path(runtime.paths.state, runtime.settings.require_origin(), runtime.credential.key)
+    place = mirror_path(runtime.paths.state, runtime.origin, runtime.key)
     if not place.is_file() or not place.stat().st_size:
         _refuse_no_mirror()
     return place

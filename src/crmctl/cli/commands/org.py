@@ -53,13 +53,12 @@ def pull_org(
     contains and cannot contain. --mask leaves selects, numbers, dates, references and what org.toml names under keep; exit 11 if the folder
     still contains a masked value.
     """
-    from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.org.mask import read_key
     from crmctl.org.pull import pull
 
     runtime.start_ping(ping)
     report = pull(
-        RuntimeContext(runtime, logs_bodies=False), Path(folder), objects=_names(objects), parts=None if parts is None else _names(parts),
+        runtime.without_bodies(), Path(folder), objects=_names(objects), parts=None if parts is None else _names(parts),
         where=where or [], sample=sample or [], max_records=max_records, mask_key=read_key(mask_key) if mask or mask_key else None,
     )  # fmt: skip
     if runtime.output_format == "table":
@@ -149,7 +148,6 @@ def diff_org(
     """
     from contextlib import ExitStack
 
-    from crmctl.cli.bulk_output import RuntimeContext
     from crmctl.org.compare import change_row, folders_compared, opened, report_text, service_compared
     from crmctl.org.jobs import applied_records
 
@@ -157,7 +155,7 @@ def diff_org(
     with ExitStack() as stack:
         first = stack.enter_context(opened(folder))
         if other is None:
-            context = RuntimeContext(runtime, logs_bodies=False)
+            context = runtime.without_bodies()
             comparing = service_compared(context, first, match or [], applied_records(context).ids, edited=True)
         else:
             comparing = folders_compared(first, stack.enter_context(opened(other)), match or [])
@@ -198,7 +196,7 @@ def apply_org(
     Shows the plan first: schema, records in the order of their references, activities. Clears no value, and deletes nothing without
     --prune. Run it again to continue an interrupted apply. crmctl bulk undo JOB undoes it.
     """
-    from crmctl.cli.bulk_output import RuntimeContext, show
+    from crmctl.cli.bulk_output import show
     from crmctl.org.apply import apply
 
     def approve(plan: ApplyPlan) -> None:
@@ -209,7 +207,7 @@ def apply_org(
 
     try:
         result = apply(
-            RuntimeContext(runtime, logs_bodies=False), Path(folder), approve, matches=match or [],
+            runtime.without_bodies(), Path(folder), approve, matches=match or [],
             map_file=Path(map_file) if map_file else None, max_changes=max_changes, settle=settle, dry_run=runtime.dry_run,
             prune=prune, new=new, edited=edited, is_protected=bool(runtime.settings.protected.value),
         )  # fmt: skip
