@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crmctl.cli.bulk_output import PreviewListener, apply_merges, report_import, show, tell_findings
-from crmctl.cli.runtime import counted
 from crmctl.errors import UsageError
+from crmctl.models.numbers import counted
 from crmctl.output.streams import cell_width, clean
 
 if TYPE_CHECKING:

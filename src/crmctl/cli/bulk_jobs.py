@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from crmctl.cli.bulk_changes import OUTCOMES, approve, check_shown, show_resumed
 from crmctl.cli.bulk_output import resume_merges, show
 from crmctl.cli.record_queries import FEW_REQUESTS, one_list, query_context
-from crmctl.cli.runtime import counted
 from crmctl.errors import PartialError, UsageError
+from crmctl.models.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,9 +6,9 @@ import shlex
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.runtime import counted
 from crmctl.errors import CrmctlError, UsageError
 from crmctl.models.ids import check_choice
+from crmctl.models.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from crmctl.cli.runtime import counted
 from crmctl.errors import DeniedError, StorageError, UsageError
+from crmctl.models.numbers import counted
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime

@@ -403,9 +403,3 @@ class Runtime:
         if "messages" in self.__dict__:
             self.messages.finish()
         self.streams.flush()
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number and its noun, given in the singular."""
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else plural}"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from crmctl.cli.runtime import counted
 from crmctl.errors import DeniedError, NotFoundError, RejectedError, ServiceError, UsageError, reason
 from crmctl.models.ids import is_uuid
+from crmctl.models.numbers import counted
 
 if TYPE_CHECKING:
     from crmctl.cli.runtime import Runtime

@@ -160,3 +160,9 @@ def size_text(count: int) -> str:
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]
     return f"{size:,.1f}".removesuffix(".0") + f" {units[0]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun, given in the singular."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"

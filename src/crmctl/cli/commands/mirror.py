@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption, argument, flag, option
-from crmctl.cli.runtime import Runtime, counted
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import ExitCode, NotFoundError, UsageError
-from crmctl.models.numbers import size_text
+from crmctl.models.numbers import counted, size_text
 
 if TYPE_CHECKING:
     from crmctl.mirror.file import MirrorFile

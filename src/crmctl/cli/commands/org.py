@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import PingOption, argument, flag, option
-from crmctl.cli.runtime import Runtime, counted
+from crmctl.cli.runtime import Runtime
 from crmctl.errors import ExitCode, RejectedError
 from crmctl.models.ids import check_choice
+from crmctl.models.numbers import counted
 
 if TYPE_CHECKING:
     from crmctl.models.jsontext import Json

@@ -10,7 +10,7 @@ from typing import Any
 from crmctl.errors import CrmctlError
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.numbers import size_text
+from crmctl.models.numbers import counted, size_text
 from crmctl.models.resources import AttributeType
 from crmctl.models.scopes import SCOPES
 from crmctl.service.backup.backup import make_backup
@@ -23,7 +23,6 @@ from crmctl.service.console.visits import (
     Outcome,
     Redirect,
     Visit,
-    counted,
     counted_up_to,
     make_password_link,
     shortened,

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from crmctl.models.jsontext import Json
+from crmctl.models.numbers import counted
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.models.scopes import SCOPES
 from crmctl.service.console import activities, administration, objects, webhooks
@@ -25,7 +26,7 @@ from crmctl.service.console.noun_pages import (
     switch_action,
 )
 from crmctl.service.console.pages import LARGE_FORM
-from crmctl.service.console.visits import browser_name, counted, counted_up_to, creator_name, day, trigger_name
+from crmctl.service.console.visits import browser_name, counted_up_to, creator_name, day, trigger_name
 from crmctl.service.context import DAY
 from crmctl.service.definitions.definitions_file import report_entry, workflow_entry
 from crmctl.service.store import activities as activity_store

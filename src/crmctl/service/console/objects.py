@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crmctl.models.jsontext import Json
+from crmctl.models.numbers import counted
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import COLOURS, ListCell, colours_of
 from crmctl.service.console.noun_pages import NounQuery
-from crmctl.service.console.visits import Outcome, Redirect, Visit, counted
+from crmctl.service.console.visits import Outcome, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, Held
 from crmctl.service.store import objects, records
 from crmctl.service.store.objects import MAX_OPTIONS, STANDARD, NewAttribute, NewObject, change_options, options_of

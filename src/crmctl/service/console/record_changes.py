@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from crmctl.models.jsontext import Json
+from crmctl.models.numbers import counted
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import cells_of
 from crmctl.service.console.noun_pages import actor_name
@@ -24,7 +25,7 @@ from crmctl.service.console.record_list import (
     question_of,
 )
 from crmctl.service.console.record_page import read_form, saver_of
-from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit, counted
+from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import activities, objects, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED, differ

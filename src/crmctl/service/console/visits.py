@@ -348,11 +348,6 @@ def counted_up_to(number: int, most: int) -> str:
     return f"{most:,}+" if number > most else f"{number:,}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return `1 record` or `1,204 records`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def creator_name(user: Mapping[str, Any]) -> str:
     """Return the name of a user; the account of a new service is the operator's."""
     return "Operator" if user.get("email") == "owner@localhost" else str(user["name"])
