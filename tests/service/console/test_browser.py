@@ -434,7 +434,7 @@ def test_breadcrumbs_return_to_the_unchanged_list(browser: Browser, live: Runnin
 def test_a_portal_session_does_not_open_the_console(browser: Browser, live: RunningService) -> None:
     browser.driver.delete_all_cookies()
     browser.get(link_to(live, PORTAL))
-    browser.wait_for("Webhook endpoints")
+    browser.wait_for("No endpoints yet")
     browser.get(f"{live.base_url}/console/keys")
     browser.wait_for("Sign in")
     browser.get(f"{live.base_url}/portal")

@@ -42,8 +42,6 @@ def test_failing_endpoints_are_named_on_the_overview(service: RunningService, vi
             try_once(service, endpoint, status)
     service.engine.write(lambda tx: webhooks.update_endpoint(tx, endpoint, {"enabled": False}, now=service.clock.now()))
     overview = visitor.get("/console").text
-    assert "of 4 enabled endpoints failing, 1 never succeeded" in overview
-    assert "failed deliveries of the last 30 days, 4 pending" in overview
     attention = overview.partition("Needs attention")[2].partition("</section>")[0]
     assert re.findall(r"127\.0\.0\.1:9/(\w+)", attention) == ["never", "since"]
     assert "ConnectError: &lt;b&gt;refused" in attention
@@ -61,7 +59,6 @@ def test_failing_endpoints_are_named_on_the_overview(service: RunningService, vi
 def test_an_overview_without_trouble_needs_no_attention(service: RunningService, visitor: Visitor) -> None:
     try_once(service, add_endpoint(service), 204)
     page = visitor.get("/console").text
-    assert "of 1 enabled endpoint failing<" in page
     assert "Needs attention" not in page
 
 

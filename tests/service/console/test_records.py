@@ -68,7 +68,7 @@ def test_a_record_is_created_shown_changed_and_deleted(service: RunningService, 
     member.follow(save(member, f"{path}/{ada}/edit", name__first="", score="2", company=""))
     assert read(service, "people", ada) == {"name": {"last": NASTY}, "tags": ["a", "b"], "score": 2, "subscribed": True}
     page = member.get(f"{path}/{ada}").text
-    assert re.search(r"updated by Ada .*?Score</strong>: <del>1.5</del> → 2", page, re.DOTALL)
+    assert re.search(r"updated by Ada.*?Score</strong>: <del>1.5</del> → 2", page, re.DOTALL)
     assert "created by Ada" in member.get(f"{path}/{ada}/history").text
     assert "You can undo this" in member.get(f"{path}/{ada}/delete").text
     service.clock.advance(1)  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 
 SUBJECTS = ("object", "attribute", "member", "key", "endpoint", "report", "workflow", "settings")
-MOST_FAILING = 10
+MOST_TROUBLES = 20
 """Endpoints, reports and workflows named on the overview; the lists have the others."""
 
 
@@ -228,25 +228,12 @@ def success(workflow: Json) -> ListCell:
 
 
 def overview(tx: Tx, visit: Visit) -> ConsolePage:
-    week_ago = to_wire(to_micros(visit.now() - 7 * DAY))
-    endpoints = webhooks.list_endpoints(tx)
-    enabled = [endpoint for endpoint in endpoints if endpoint["enabled"]]
-    failing = [endpoint for endpoint in enabled if endpoint["health"] == "failing"]
-    disabled, broken = [endpoint for endpoint in endpoints if endpoint["disabledAt"]], _broken(tx)
-    counts = [webhooks.count_deliveries(tx, endpoint["id"]) for endpoint in endpoints]
+    week_ago, troubles = to_wire(to_micros(visit.now() - 7 * DAY)), _troubles(tx, visit)
     values = {
         "organisation": members.get_organisation(tx),
         "address": visit.context.settings.address,
-        "endpoints": len(endpoints),
-        "enabled_endpoints": len(enabled),
-        "failing": failing[:MOST_FAILING],
-        "failing_endpoints": len(failing),
-        "never_succeeded": sum(endpoint["succeededAt"] is None for endpoint in failing),
-        "failed": sum(count[webhooks.FAILED] for count in counts),
-        "pending": sum(count[webhooks.PENDING] for count in counts),
-        "given_up": disabled[:MOST_FAILING],
-        "broken": broken[:MOST_FAILING],
-        "not_named": max(0, len(disabled) - MOST_FAILING) + max(0, len(broken) - MOST_FAILING),
+        "troubles": troubles[:MOST_TROUBLES],
+        "more_troubles": max(0, len(troubles) - MOST_TROUBLES),
         "more_objects": max(0, len(visit.objects) - MOST_OBJECTS),
         "totals": [
             (
@@ -269,30 +256,43 @@ def _count(tx: Tx, crm_object: Mapping[str, Any], slug: str, operator: Operator,
 
 def _stages(tx: Tx, crm_object: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return each stage of deals with its colour and number of deals."""
-    stage_attributes = [
-        attribute
-        for attribute in objects.list_attributes(tx, crm_object["id"])
-        if attribute["slug"] == "stage" and attribute["type"] == AttributeType.SELECT
-    ]
-    options = stage_attributes[0]["config"]["options"] if stage_attributes else ()
-    colours = colours_of(options, option_colours(tx).get(stage_attributes[0]["id"], {}) if stage_attributes else {})
-    return [(option, colours[option], _count(tx, crm_object, "stage", Operator.EQUALS, option)) for option in options]
+    attributes = objects.list_attributes(tx, crm_object["id"])
+    stage = next((attribute for attribute in attributes if (attribute["slug"], attribute["type"]) == ("stage", AttributeType.SELECT)), None)
+    if stage is None:
+        return []
+    colours = colours_of(stage["config"]["options"], option_colours(tx).get(stage["id"], {}))
+    return [(option, colour, _count(tx, crm_object, "stage", Operator.EQUALS, option)) for option, colour in colours.items()]
 
 
-def _broken(tx: Tx) -> list[Json]:
-    """Return reports whose last run failed, and enabled workflows whose last completed run failed: `{path, name, kind, at, error}`."""
-    workflow_list, runs = workflows.list_workflows(tx), reports.last_runs(tx)
-    last = [("workflow", each, workflows.last_ended(tx, each["id"]), "createdAt") for each in workflow_list if each["enabled"]]
-    last += [("report", each, runs.get(each["id"]), "startedAt") for each in reports.list_reports(tx)]
-    return [
+def _troubles(tx: Tx, visit: Visit) -> list[Json]:
+    """Return what needs attention: endpoints that fail or were given up, and reports and workflows whose last run failed."""
+    troubles = [
         {
-            "path": f"/{kind}s/{each['id']}",
-            "kind": kind.capitalize(),
-            "at": run[at],
-            "name": each["name"],
-            "error": run.get("error") or "",
+            "path": f"/webhooks/{endpoint['id']}",
+            "name": endpoint["url"],
+            "what": "Endpoint, " + ("disabled by the service after five days" if endpoint["disabledAt"] else "its last attempt failed"),
+            "at": endpoint["disabledAt"] or endpoint["failingSince"],
+            "reason": endpoint["problem"],
         }
-        for kind, each, run, at in last
+        for endpoint in (webhooks.list_endpoints(tx) if visit.may_administer else ())
+        if endpoint["disabledAt"] or (endpoint["enabled"] and endpoint["health"] == "failing")
+    ]
+    runs = reports.last_runs(tx)
+    last = [
+        ("workflow", workflow, workflows.last_ended(tx, workflow["id"]), "createdAt")
+        for workflow in workflows.list_workflows(tx)
+        if workflow["enabled"]
+    ]
+    last += [("report", report, runs.get(report["id"]), "startedAt") for report in reports.list_reports(tx)]
+    return troubles + [
+        {
+            "path": f"/{kind}s/{thing['id']}",
+            "name": thing["name"],
+            "what": f"{kind.capitalize()}, its last run failed",
+            "at": run[at],
+            "reason": run.get("error") or "",
+        }
+        for kind, thing, run, at in last
         if run and run["status"] == reports.FAILED
     ]
 

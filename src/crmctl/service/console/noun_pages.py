@@ -88,7 +88,6 @@ class NounField:
     options: Callable[[Visit], Mapping[str, tuple[str, str]]] = lambda _visit: {}
     boxes: BoxChoice | None = None
     on: str = ""
-    is_fixed: bool = False
 
     def is_on(self, *, new: bool) -> bool:
         return self.on in ("", "new" if new else "edit")
@@ -146,6 +145,8 @@ class NounAction:
     fields: Callable[[Json], Mapping[str, str]] = lambda _thing: {}
     is_offered: Callable[[Visit, Json], bool] = lambda _visit, _thing: True
     is_slow: bool = False
+    is_offered_above: bool = True
+    """Whether the button stands at the top of the thing's page; the page's template may place it elsewhere."""
     questions: Sequence[NounField] = ()
     """Fields of the page that asks."""
 
@@ -204,32 +205,25 @@ class ConsoleNoun:
     empty: str = ""
     group: str = ""
     """Of the navigation; a noun without a group has no link there."""
-    link_text: str = ""
-    """In the navigation; the plural if empty."""
     needs: MemberRole = MemberRole.VIEWER
     hint: Callable[[Visit], str] = lambda _visit: ""
     per_page: int = 0
     is_slow: bool = False
-    get: Callable[[Tx, Visit], Json] | None = None
+    get: Callable[[Tx, Visit], Json] = lambda _tx, visit: {"id": visit.id("id")}
     name: Callable[[Json], str] = lambda thing: str(thing["name"])
-    opens: Callable[[Visit, Json], bool] = lambda _visit, _thing: True
+    may_open: Callable[[Visit, Json], bool] = lambda _visit, _thing: True
     state: Callable[[Json], str] = lambda _thing: ""
-    is_past: Callable[[Json], bool] = lambda _thing: False
     filters: Sequence[NounFilter] = ()
     form: NounForm | None = None
     actions: Sequence[NounAction] = ()
-    row_actions: Sequence[str] = ()
+    has_row_actions: bool = False
     links: Sequence[tuple[str, str, MemberRole]] = ()
     """Further buttons of the list: text, path, role."""
-    facts: Callable[[Visit], Mapping[str, str]] = lambda _visit: {}
-    """Shown below the list, under `facts_title`."""
-    facts_title: str = ""
     base: str = ""
     """Path of the thing this noun belongs to, with its parameters."""
     trail: Callable[[Tx, Visit], Sequence[tuple[str, str]]] | None = None
     show: Callable[[Tx, Visit, Json], Json] | None = None
     """Return the values of the thing's own page, whose template has the noun's name; without it the form is the thing's page."""
-    header_actions: Sequence[str] = ()
     children: ConsoleNoun | None = None
     """Listed on the thing's page."""
 
@@ -238,6 +232,10 @@ class ConsoleNoun:
 
     def list_path(self, visit: Visit) -> str:
         return self.base.replace("{objectId:uuid}", str(visit.path.get("objectId") or visit.path.get("id"))) + self.path
+
+    def opens(self, visit: Visit, thing: Json) -> bool:
+        """Whether the thing has a page of its own for this visitor."""
+        return bool(self.show or (self.form and self.form.change)) and self.may_open(visit, thing)
 
     def action(self, name: str) -> NounAction:
         return next(action for action in self.actions if action.name == name)
@@ -277,10 +275,9 @@ def _listed(tx: Tx, visit: Visit, noun: ConsoleNoun, asked: NounQuery) -> Sequen
     return noun.list(tx, visit, asked)
 
 
-def offered(visit: Visit, noun: ConsoleNoun, thing: Json, *names: str) -> list[NounAction]:
-    """Return the actions this visitor may take on the thing, in the order of the names, else of the declaration."""
-    actions = [noun.action(name) for name in names] if names else noun.actions
-    return [action for action in actions if visit.may(action.needs) and action.is_offered(visit, thing)]
+def offered(visit: Visit, noun: ConsoleNoun, thing: Json) -> list[NounAction]:
+    """Return the actions this visitor may take on the thing."""
+    return [action for action in noun.actions if action.is_offered_above and visit.may(action.needs) and action.is_offered(visit, thing)]
 
 
 def _form_routes(noun: ConsoleNoun, form: NounForm) -> list[PageRoute]:
@@ -298,13 +295,13 @@ def _form_routes(noun: ConsoleNoun, form: NounForm) -> list[PageRoute]:
 
         routes.append(page_at(f"{list_path}/new", new_thing, form.needs))
         routes.append(form_at(list_path, create_thing, form.needs, form_limit=form.limit, back=new_thing))
-    if (change := form.change) and (get := noun.get):
+    if change := form.change:
 
         def edit_thing(tx: Tx, visit: Visit) -> ConsolePage:
-            return form_page(tx, visit, noun, get(tx, visit))
+            return form_page(tx, visit, noun, noun.get(tx, visit))
 
         def change_thing(tx: Tx, visit: Visit) -> Outcome:
-            thing = get(tx, visit)
+            thing = noun.get(tx, visit)
             if pressed := form.pressed(tx, visit):
                 return form_page(tx, visit, noun, thing, pressed)
             _refuse_if_saved_meanwhile(tx, visit, form.stored(thing), form.subject(thing))
@@ -329,8 +326,7 @@ def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None
             texts[field.boxes.box] = visit.chosen(field.boxes.box) if kept is None else stored[field.name] or []
         else:
             read = visit.chosen if field.kind == "ticks" else visit.raw
-            is_typed = thing is None or (is_sent and not field.is_fixed)
-            texts[field.name] = read(field.name) if is_typed else stored.get(field.name, "")
+            texts[field.name] = read(field.name) if thing is None or is_sent else stored.get(field.name, "")
     path = noun.path_of(visit, thing) if thing else noun.list_path(visit)
     trail = list(noun.trail(tx, visit)) if noun.trail else [(noun.path, noun.plural)]
     values = {
@@ -358,7 +354,6 @@ def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None
 
 def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None) -> ConsolePage:
     """Return the page of the thing in the path; `more` values come from an action that ends on this page."""
-    assert noun.get is not None
     assert noun.show is not None
     thing = noun.get(tx, visit)
     path = noun.path_of(visit, thing)
@@ -367,7 +362,7 @@ def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None
         "thing": thing,
         "path": path,
         "trail_parts": list(noun.trail(tx, visit)) if noun.trail else [(noun.path, noun.plural)],
-        "actions": offered(visit, noun, thing, *noun.header_actions),
+        "actions": offered(visit, noun, thing),
         "may_edit": noun.form is not None and bool(noun.form.edit_path) and visit.may(noun.form.needs),
         "facts": (),
         "children": noun.children,
@@ -380,25 +375,20 @@ def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None
 
 def table_rows(visit: Visit, noun: ConsoleNoun, things: Sequence[Json]) -> list[tuple[Json, list[ListCell], list[NounAction]]]:
     """Return each thing with its cells and the actions of its row."""
-    rows = []
-    for thing in things:
-        actions = [noun.action(name) for name in noun.row_actions]
-        rows.append(
-            (thing, [column.cell(thing) for column in noun.columns], [action for action in actions if action.is_offered(visit, thing)])
-        )
-    return rows
+    return [
+        (thing, [column.cell(thing) for column in noun.columns], offered(visit, noun, thing) if noun.has_row_actions else [])
+        for thing in things
+    ]
 
 
 def _action_routes(noun: ConsoleNoun, action: NounAction) -> list[PageRoute]:
     path = f"{noun.base}{noun.path}/{{id:uuid}}/{action.name}"
-    get = noun.get
-    assert get is not None
 
     def ask(tx: Tx, visit: Visit) -> ConsolePage:
-        return confirmation(tx, visit, noun, action, get(tx, visit))
+        return confirmation(tx, visit, noun, action, noun.get(tx, visit))
 
     def act(tx: Tx, visit: Visit) -> Outcome:
-        thing = get(tx, visit)
+        thing = noun.get(tx, visit)
         outcome = action.act(tx, visit, thing)
         if isinstance(outcome, dict):
             return thing_page(tx, visit, noun, outcome)

@@ -33,7 +33,7 @@ from crmctl.service.store import activities as activity_store
 from crmctl.service.store import keys, preferences, reports, workflows
 from crmctl.service.store import objects as object_store
 from crmctl.service.store import webhooks as endpoints
-from crmctl.service.store.members import MEANINGS, MemberRole
+from crmctl.service.store.members import MemberRole
 from crmctl.service.store.objects import options_of
 
 NAME = NounField("name", "Name", is_required=True)
@@ -54,10 +54,6 @@ def _name(thing: Json) -> ListCell:
 
 def _active(thing: Json) -> str:
     return "active" if thing["isActive"] else "inactive"
-
-
-def _events(endpoint: Json) -> str:
-    return "all" if endpoint["eventTypes"] is None else f"{len(endpoint['eventTypes'])} of {len(EVENT_TYPES)}"
 
 
 def _enabled(thing: Json) -> str:
@@ -177,7 +173,6 @@ WORKFLOWS = ConsoleNoun(
     get=lambda tx, visit: workflows.get_workflow(tx, visit.id("id")),
     state=_enabled,
     show=workflow_pages.page_values,
-    header_actions=("enabled", "delete"),
     form=_definition_form("workflow", workflow_pages, workflow_entry, pressed=workflow_pages.pressed),
     actions=(
         switch_action("enabled", workflow_pages.switch_on, "enabled"),
@@ -186,21 +181,20 @@ WORKFLOWS = ConsoleNoun(
             "This also deletes its runs and stops a run in progress. To pause it, disable it instead.",
             lambda tx, _visit, workflow: workflows.delete_workflow(tx, workflow["id"]),
         ),
-        NounAction("run", label="Run", act=workflow_pages.start_run, needs=MemberRole.MEMBER),
+        NounAction("run", label="Run", act=workflow_pages.start_run, needs=MemberRole.MEMBER, is_offered_above=False),
     ),
 )
 
 ENDPOINTS = ConsoleNoun(
     path="/webhooks",
-    plural="Webhook endpoints",
-    link_text="Webhooks",
+    plural="Webhooks",
     singular="endpoint",
     group="Automation",
     needs=MemberRole.ADMIN,
     columns=(
         NounColumn("Address", lambda endpoint: ListCell(endpoint["url"], "code", note=endpoint["description"])),
         NounColumn("State", webhooks.state_cell),
-        NounColumn("Events", _events),
+        NounColumn("Events", lambda to: "all" if to["eventTypes"] is None else f"{len(to['eventTypes'])} of {len(EVENT_TYPES)}"),
         NounColumn("Recent attempts", webhooks.attempts_cell),
         NounColumn("Pending", lambda endpoint: counted_up_to(endpoint["counts"]["pending"], 10_000), kind="number"),
         NounColumn(
@@ -215,7 +209,6 @@ ENDPOINTS = ConsoleNoun(
     name=lambda endpoint: str(endpoint["url"]),
     state=_enabled,
     show=webhooks.page_values,
-    header_actions=("test", "enabled", "delete"),
     form=NounForm(
         fields=(
             NounField(
@@ -245,15 +238,17 @@ ENDPOINTS = ConsoleNoun(
             "This also deletes its delivery history and cancels pending deliveries. To pause an endpoint, disable it instead.",
             lambda tx, _visit, endpoint: endpoints.delete_endpoint(tx, endpoint["id"]),
         ),
-        NounAction("secret", label="Show the secret", act=webhooks.show_secret, anchor="secret"),
+        NounAction("secret", label="Show the secret", act=webhooks.show_secret, anchor="secret", is_offered_above=False),
         NounAction(
             "rotate",
             label="Rotate…",
             title=lambda endpoint: f"Rotate the signing secret of {endpoint['url']}",
             text="A new secret signs from now on. The old one also signs for another day, so that you can update the receiver.",
             button="Rotate the secret",
-            act=webhooks.rotate,
+            # Only the button shows the new secret: if this answer did, reloading it would rotate again.
+            act=lambda tx, visit, endpoint: endpoints.rotate_secret(tx, endpoint["id"], now=visit.now()),
             notice="rotated",
+            is_offered_above=False,
         ),
     ),
 )
@@ -367,19 +362,17 @@ MEMBERS = ConsoleNoun(
     empty="No members yet.",
     get=administration.changeable_member,
     name=lambda member: creator_name(member["user"]),
-    opens=lambda visit, member: visit.may_administer and (member["role"] != "owner" or visit.may(MemberRole.OWNER)),
+    may_open=lambda visit, member: visit.may_administer and (member["role"] != "owner" or visit.may(MemberRole.OWNER)),
     state=lambda member: member["access"],
     links=(("Sessions", "/members/sessions", MemberRole.ADMIN),),
-    facts_title="Roles",
-    facts=lambda _visit: {role.label: meaning for role, meaning in MEANINGS.items()},
     form=NounForm(
         fields=(
             NAME,
             NounField("email", "Email address", "email", is_required=True, longest=320, on="new"),
-            NounField("email", "Email address", "email", is_required=True, is_fixed=True, on="edit"),
             NounField("role", "Role", "radio", is_required=True, options=administration.role_options),
         ),
-        stored=lambda member: {"name": member["user"]["name"], "email": member["user"]["email"], "role": member["role"]},
+        stored=lambda member: {"name": member["user"]["name"], "role": member["role"]},
+        facts=lambda _tx, _visit, member: [("Email address", ListCell(member["user"]["email"]))],
         create=administration.invite,
         change=administration.change_member,
         new_title="Invite a member",
@@ -425,8 +418,6 @@ KEYS = ConsoleNoun(
     list=administration.list_keys,
     empty="No API keys yet.",
     get=administration.get_key,
-    opens=lambda _visit, _key: False,
-    is_past=lambda key: key["state"] != "active",
     form=NounForm(
         fields=(
             NounField("name", "Name", is_required=True, hint="The purpose of the key, such as the program that uses it."),
@@ -461,12 +452,12 @@ KEYS = ConsoleNoun(
             text="The next request with this key is refused, and its portal sessions end. This cannot be undone.",
             button="Revoke the key",
             act=administration.revoke_key,
-            notice="revoked",
+            notice="key-revoked",
             goes_to_list=True,
             is_offered=lambda _visit, key: key["state"] != "revoked",
         ),
     ),
-    row_actions=("rotate", "revoke"),
+    has_row_actions=True,
 )
 
 SESSIONS = ConsoleNoun(
@@ -487,9 +478,7 @@ SESSIONS = ConsoleNoun(
     ),
     list=lambda tx, visit, _asked: administration.sessions(tx, visit, None),
     empty="No sessions.",
-    get=lambda _tx, visit: {"id": visit.id("id")},
     name=lambda session: f"the session of {browser_name(session['agent'])} since {day(session['createdAt'])}",
-    opens=lambda _visit, _session: False,
     trail=lambda _tx, _visit: [("/members", "Members")],
     actions=(
         NounAction(
@@ -500,7 +489,7 @@ SESSIONS = ConsoleNoun(
             fields=lambda session: {"from": session["from"]},
         ),
     ),
-    row_actions=("end",),
+    has_row_actions=True,
 )
 
 REQUESTS = ConsoleNoun(
@@ -525,7 +514,6 @@ REQUESTS = ConsoleNoun(
     list=administration.list_requests,
     per_page=50,
     empty="No requests yet.",
-    opens=lambda _visit, _request: False,
     filters=(
         NounFilter("key", "Key", lambda tx: {key.id: key.name for key in keys.list_keys(tx)}),
         NounFilter("status", "Status", lambda _tx: {"400": "refused or failed", "500": "failed"}),
@@ -555,7 +543,6 @@ AUDIT = ConsoleNoun(
     list=administration.list_audit,
     per_page=50,
     empty="No changes yet.",
-    opens=lambda _visit, _entry: False,
     filters=(NounFilter("about", "Target", lambda _tx: {name: name.capitalize() for name in administration.SUBJECTS}),),
 )
 

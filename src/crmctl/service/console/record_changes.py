@@ -18,7 +18,8 @@ from crmctl.service.console.record_list import (
     form_attributes,
     is_as_seen,
     is_changeable,
-    labels_of_records,
+    label_of,
+    labelled,
     list_page,
     matches_of,
     object_of,
@@ -54,7 +55,7 @@ def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
 def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
     crm_object = object_of(tx, visit)
     part = visit.part(lambda limit, offset: deleted_records(tx, crm_object["id"], limit, offset), MOST_SHOWN)
-    rows = list(zip(part["rows"], labels_of_records(tx, crm_object, part["rows"]), strict=True))
+    rows = list(zip(part["rows"], labelled(tx, crm_object, part["rows"]), strict=True))
     return ConsolePage("deleted.html", part | {"object": crm_object, "rows": rows, "actor_name": actor_name})
 
 
@@ -190,8 +191,7 @@ def _change(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) ->
     stamp = visit.stamp()
     items = [{"id": record["id"], "data": {attribute["slug"]: new_values[record["id"]]}} for record in fresh]
     if failed := records.bulk_write(tx, crm_object["id"], "upsert", items, **stamp)["failed"]:
-        [label] = labels_of_records(tx, crm_object, [fresh[failed[0]["index"]]])
-        raise BadRequest(f"nothing was changed: {label}: {failed[0]['error']}")
+        raise BadRequest(f"nothing was changed: {label_of(tx, crm_object, fresh[failed[0]['index']])}: {failed[0]['error']}")
     return after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(new_values) else "records-skipped")
 
 
@@ -209,9 +209,7 @@ def _page(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json], valu
     shown: Json = {
         "object": crm_object,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
-        "labels": list(
-            zip([record["id"] for record in selected[:MOST_SHOWN]], labels_of_records(tx, crm_object, selected[:MOST_SHOWN]), strict=True)
-        ),
+        "labels": labelled(tx, crm_object, selected[:MOST_SHOWN]),
         "targets": {field.slug: visit.slugs.get(field.target_id, "")} if field else {},
     }
     return ConsolePage("selected.html", {**shown, **values})
@@ -230,10 +228,7 @@ def changed_page(tx: Tx, visit: Visit, kept: Mapping[str, str] | None = None, le
     """Return the page of a change; after an undo with `kept`, the reason for each record left alone, and the attributes `left_out`."""
     crm_object, at = object_of(tx, visit), visit.text("at") or visit.query.get("at", "")
     changes = _changes(tx, visit, crm_object, at)
-    existing = records.get_records(
-        tx, crm_object["id"], list(dict.fromkeys([change[0] for change in changes[:MOST_SHOWN]] + list(kept or ())))
-    )
-    labels = dict(zip([record["id"] for record in existing], labels_of_records(tx, crm_object, existing), strict=True))
+    labels = records.labels_of(tx, crm_object["id"], [*(change[0] for change in changes[:MOST_SHOWN]), *(kept or ())])
     kinds = {kind for _, kind, _ in changes}
     values = {
         "object": crm_object,
@@ -243,7 +238,7 @@ def changed_page(tx: Tx, visit: Visit, kept: Mapping[str, str] | None = None, le
         "done": {CREATED: "created", DELETED: "deleted"}.get(kinds.pop() if len(kinds) == 1 else "", "changed"),
         "failed": visit.number("failed", 0),
         "file": visit.query.get("file", ""),
-        "rows": [(record_id, labels.get(record_id, ""), (kept or {}).get(record_id, "")) for record_id, _, _ in changes[:MOST_SHOWN]],
+        "rows": [(record_id, labels.get(record_id, "")) for record_id, _, _ in changes[:MOST_SHOWN]],
         "kept": [(record_id, labels.get(record_id, f"…{record_id[-8:]}"), why) for record_id, why in (kept or {}).items()],
         "is_undone": kept is not None,
         "left_out": sorted(left_out),
@@ -259,8 +254,8 @@ def merge_selected(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Js
     """Merge the records as the form says. Raises Conflict if someone saved one of them meanwhile, and BadRequest."""
     for record in selected:
         if not is_as_seen(visit, record):
-            [label] = labels_of_records(tx, crm_object, [record])
-            raise Conflict(f"{saver_of(tx, crm_object, record)} saved {label}; check the values and merge again")
+            saved = f"{saver_of(tx, crm_object, record)} saved {label_of(tx, crm_object, record)}"
+            raise Conflict(f"{saved}; check the values and merge again")
     by_id: dict[str, Json] = {record["id"]: record for record in selected}
     stamp = visit.stamp()
     survivor = by_id.get(visit.text("survivor"), selected[0])
@@ -359,7 +354,7 @@ def merge_form(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json])
     values = {
         "object": crm_object,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
-        "labels": list(zip(ids, labels_of_records(tx, crm_object, selected), strict=True)),
+        "labels": labelled(tx, crm_object, selected),
         "created": {record["id"]: record["createdAt"] for record in selected},
         "survivor": survivor,
         "rows": rows,

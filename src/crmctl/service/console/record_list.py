@@ -197,8 +197,8 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "rows": [
             (record, records.version_of(record), (cells[0].text if cells else "") or label, cells)
-            for record, label, cells in zip(
-                part.records, labels_of_records(tx, crm_object, part.records), cells_of(tx, shown, part.records, visit), strict=True
+            for record, (_, label), cells in zip(
+                part.records, labelled(tx, crm_object, part.records), cells_of(tx, shown, part.records, visit), strict=True
             )
         ],
         "part": part,
@@ -237,9 +237,14 @@ def after_change(crm_object: Json, now: float, notice: str) -> Redirect:
     return Redirect(f"/records/{crm_object['slug']}/changed?at={to_micros(now)}", notice)
 
 
-def labels_of_records(tx: Tx, crm_object: Mapping[str, Any], shown: Sequence[Json]) -> list[str]:
+def labelled(tx: Tx, crm_object: Mapping[str, Any], shown: Sequence[Json]) -> list[tuple[str, str]]:
+    """Return the id and the name of each record."""
     naming = records.naming_attributes(load_schema(tx, crm_object["id"]))
-    return [records.label_of(naming, record["id"], record["data"]) for record in shown]
+    return [(record["id"], records.label_of(naming, record["id"], record["data"])) for record in shown]
+
+
+def label_of(tx: Tx, crm_object: Mapping[str, Any], record: Json) -> str:
+    return labelled(tx, crm_object, [record])[0][1]
 
 
 def is_changeable(attribute: Mapping[str, Any]) -> bool:

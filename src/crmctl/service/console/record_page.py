@@ -12,7 +12,7 @@ from crmctl.service.console import activities as activity_pages
 from crmctl.service.console.cells import cells_of, labels_in, reference_target, value_text
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
-from crmctl.service.console.record_list import form_attributes, labels_of_records, list_path, object_of
+from crmctl.service.console.record_list import form_attributes, label_of, labelled, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.store import activities, objects, records
@@ -68,7 +68,7 @@ def show_history(tx: Tx, visit: Visit) -> ConsolePage:
     values = {
         "object": crm_object,
         "record": record,
-        "label": _label(tx, crm_object, record),
+        "label": label_of(tx, crm_object, record),
         "changes": _changes(tx, crm_object, history),
         "total": history.total,
         "since": history.since,
@@ -157,7 +157,7 @@ def ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
     text += f"Lists that may name it are not counted here ({lists}). " if lists else ""
     until = day(to_wire(to_micros(visit.now() + visit.context.settings.kept.history)))
     values = {
-        "title": f"Delete {_label(tx, crm_object, record)}",
+        "title": f"Delete {label_of(tx, crm_object, record)}",
         "text": f"{text}Activities keep naming it. You can undo this until {until}, on the next page or under Deleted.",
         "linked": [
             (f"/records/{group['object']['slug']}/{record_id}", name) for group in referring for record_id, name in group["records"]
@@ -204,7 +204,7 @@ def _blamed(tx: Tx, crm_object: Json, filled: list[FormField], data: Json, error
         if isinstance(data.get(slug), str):
             rows, _ = records.list_records(tx, crm_object["id"], [Condition(slug, Operator.EQUALS, data[slug])], Paging(limit=1))
             if rows:
-                others[slug] = (f"/records/{crm_object['slug']}/{rows[0]['id']}", _label(tx, crm_object, rows[0]))
+                others[slug] = (f"/records/{crm_object['slug']}/{rows[0]['id']}", label_of(tx, crm_object, rows[0]))
     fields = [replace(field, problem=problems.get(field.slug, ""), other=others.get(field.slug)) for field in filled]
     return fields, _not_saved(len(problems)) if problems else error.message
 
@@ -227,7 +227,7 @@ def _form(
     values = {
         "object": crm_object,
         "record": record,
-        "label": _label(tx, crm_object, record) if record else "",
+        "label": label_of(tx, crm_object, record) if record else "",
         "fields": fields,
         "targets": {field.slug: visit.slugs.get(field.target_id, "") for field in fields},
         "base_line": fingerprints(base or fields),
@@ -254,7 +254,7 @@ def show_record(tx: Tx, visit: Visit) -> ConsolePage:
     values = {
         "object": crm_object,
         "record": record,
-        "label": _label(tx, crm_object, record),
+        "label": label_of(tx, crm_object, record),
         "facts": list(zip(shown, cells, strict=True)),
         "referring": _referring(tx, visit, crm_object, record["id"]),
         "events": sorted(events, key=lambda event: event[0], reverse=True),
@@ -305,10 +305,6 @@ def _referring(tx: Tx, visit: Visit, crm_object: Mapping[str, Any], record_id: s
             condition = Condition(attribute["slug"], Operator.EQUALS, record_id)
             rows, total = records.list_records(tx, owner["id"], [condition], Paging(limit=MOST_REFERRING))
             entry["total"] = total
-            entry["records"] = list(zip([row["id"] for row in rows], labels_of_records(tx, owner, rows), strict=True))
+            entry["records"] = labelled(tx, owner, rows)
         result.append(entry)
     return result
-
-
-def _label(tx: Tx, crm_object: Mapping[str, Any], record: Json) -> str:
-    return labels_of_records(tx, crm_object, [record])[0]

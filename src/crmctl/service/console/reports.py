@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from math import floor, log10
 from typing import Any, get_args
 
 from crmctl.frozen import frozen
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import cells_of, first_day, is_numeric, reference_target, value_text
+from crmctl.service.console.cells import cells_of, first_day, grouped, is_numeric, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
@@ -39,9 +38,8 @@ class ChartMark:
 
 @frozen
 class Chart:
-    """`kind` is `bars` or `line`; `ticks` are (height, text) along the axis of a line."""
+    """Bars, or with `ticks` a line: (height, text) along its axis."""
 
-    kind: str
     title: str
     marks: list[ChartMark]
     ticks: list[tuple[float, str]]
@@ -63,7 +61,7 @@ def draw(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | None:
         ChartMark(label, text, 100 * (min(value, 0) - low) / (high - low), index * BAR, 100 * abs(value) / (high - low))
         for index, (label, value, text) in enumerate(shown)
     ]
-    return Chart("bars", title, marks, [], len(marks) * BAR, len(groups) - len(shown))
+    return Chart(title, marks, [], len(marks) * BAR, len(groups) - len(shown))
 
 
 def draw_line(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | None:
@@ -72,16 +70,15 @@ def draw_line(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | Non
     low, high = _ends([value for _, _, value, _ in shown])
     if len(shown) < 2 or low == high or shown[0][0] == shown[-1][0]:
         return None
-    first, last, steps = shown[0][0], shown[-1][0], _steps(low, high)
-    scale = (LINE - 50) / (steps[-1] - steps[0])
+    first, last = shown[0][0], shown[-1][0]
 
-    def place(value: float) -> float:
-        return LINE - 30 - (value - steps[0]) * scale
+    def height(value: float) -> float:
+        return LINE - 30 - (value - low) * (LINE - 50) / (high - low)
 
     marks = [
-        ChartMark(value_text(AttributeType.DATE, on), text, 100 * (at - first) / (last - first), place(v)) for at, on, v, text in shown
+        ChartMark(value_text(AttributeType.DATE, on), text, 100 * (at - first) / (last - first), height(v)) for at, on, v, text in shown
     ]
-    return Chart("line", title, marks, [(place(step), _short(step)) for step in steps], LINE, len(groups) - len(shown))
+    return Chart(title, marks, [(height(value), grouped(value)) for value in sorted({low, 0.0, high})], LINE, len(groups) - len(shown))
 
 
 def _is_drawable(value: Any) -> bool:
@@ -92,25 +89,7 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return min(0.0, *values, 0.0), max(0.0, *values, 0.0)
 
 
-def _steps(low: float, high: float) -> list[float]:
-    """Return four to eight round numbers around both ends."""
-    raw = (high - low) / 5
-    power = 10.0 ** floor(log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
-    first = floor(low / step)
-    count = 1
-    while (first + count) * step < high:
-        count += 1
-    return [(first + index) * step for index in range(count + 1)]
-
-
-def _short(value: float) -> str:
-    for size, mark in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{mark}"
-    return f"{value:.3g}"
-
-
+FUNCTIONS = {"count": "Number of records", "sum": "Sum of", "avg": "Average of", "min": "Minimum", "max": "Maximum"}
 PER_PAGE, RUNS_PER_PAGE = 50, 25
 
 
@@ -162,7 +141,6 @@ def _column(name: str, by_slug: Mapping[str, Json]) -> Json:
     if name in by_slug:
         return by_slug[name]
     function, _, slug = name.partition("_")
-    words = {"sum": "Sum of", "avg": "Average of", "min": "Minimum", "max": "Maximum", "count": "Number with"}
     titles = {
         **dict.fromkeys((CURRENCY, f"{CURRENCY}_code"), "Currency"),
         "count": "Number of records",
@@ -172,8 +150,11 @@ def _column(name: str, by_slug: Mapping[str, Json]) -> Json:
     }
     kinds = {"count": AttributeType.NUMBER, "created_at": AttributeType.DATE, "updated_at": AttributeType.DATE}
     title, kind = titles.get(name, name), kinds.get(name, AttributeType.TEXT)
-    if function in words and slug in by_slug:
-        title, kind = f"{words[function]} {by_slug[slug]['name']}", AttributeType.NUMBER if function == "count" else by_slug[slug]["type"]
+    if function in FUNCTIONS and slug in by_slug:
+        title, kind = (
+            f"{(FUNCTIONS | {'count': 'Number with'})[function]} {by_slug[slug]['name']}",
+            AttributeType.NUMBER if function == "count" else by_slug[slug]["type"],
+        )
     return {"id": "", "slug": name, "name": title, "type": kind, "config": None, "isList": False}
 
 
@@ -232,7 +213,6 @@ def _asks(tx: Tx, report: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     return [*asks, ("At most", [f"{definition['limit']:,} results"])] if definition.get("limit") else asks
 
 
-FUNCTIONS = {"count": "Number of records", "sum": "Sum of", "avg": "Average of", "min": "Minimum", "max": "Maximum"}
 MEASURES = 3
 """Rows for measures in the form; YAML takes any number."""
 

@@ -95,7 +95,7 @@ def areas(context: Context, document: Callable[[], api_reference.Document]) -> t
     """Return the console and the portal; `document` returns the OpenAPI document."""
     own = [route for noun in NOUNS for route in noun_routes(noun)]
     own += [page_at("/api", partial(api_reference.show_calls, document)), page_at("/api/{tag}", partial(api_reference.show_noun, document))]
-    links = [NavigationLink(noun.group, noun.path, noun.link_text or noun.plural, noun.needs) for noun in NOUNS if noun.group]
+    links = [NavigationLink(noun.group, noun.path, noun.plural, noun.needs) for noun in NOUNS if noun.group]
     links += [
         NavigationLink("Work", "/files", "Files"),
         NavigationLink("Administration", "/health", "Health", ADMIN),

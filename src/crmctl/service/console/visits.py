@@ -209,30 +209,30 @@ LONGEST = 80
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
-NOTICES = {
-    f"{name}-deleted": f"The {name} is deleted." for name in ("endpoint", "report", "workflow", "object", "attribute", "activity", "record")
+_DONE = {
+    "deleted": "endpoint report workflow object attribute activity record view",
+    "created": "workflow attribute record",
+    "saved": "activity view",
+    "active": "object attribute",
+    "added": "activity",
+    "uploaded": "file",
+    "ended": "session",
+    "restored": "record",
+    "revoked": "key",
 }
-NOTICES |= {f"{name}-created": f"The {name} is created." for name in ("workflow", "attribute", "record")}
-NOTICES |= {
+NOTICES = {f"{noun}-{done}": f"The {noun} is {done}." for done, nouns in _DONE.items() for noun in nouns.split()} | {
     "created-before": "This form was already sent and created its key. The key cannot be shown again.",
-    "revoked": "The key is revoked.",
     "endpoint-added": "The endpoint is added and enabled.",
     "saved": "Saved.",
     "report-created": "The report is created. Run it to see its results.",
     "object-created": "The object is created. Now add attributes.",
-    "object-active": "The object is active.",
     "object-inactive": "The object is inactive and hidden from lists. Its records stay.",
-    "activity-saved": "The activity is saved.",
-    "activity-added": "The activity is added.",
-    "file-uploaded": "The file is uploaded.",
     "nothing-changed": "Nothing was changed, so nothing was saved.",
     "record-created-before": "This form was already sent and created this record.",
-    "session-ended": "The session is ended.",
     "password-changed": "The password is changed. Your other sessions are ended.",
     "device-approved": "The login is approved. The device gets its key within a few seconds.",
     "device-denied": "The login is denied.",
     "locked": "The member cannot sign in any more.",
-    "attribute-active": "The attribute is active.",
     "attribute-inactive": "The attribute is inactive. Records keep their values.",
     "enabled": "Enabled.",
     "disabled": "Disabled.",
@@ -243,9 +243,6 @@ NOTICES |= {
     "replayed-range": "The events are sent again; pending deliveries are tried now instead of being sent twice.",
     "replayed-none": "No deliveries in this range.",
     "run-started": "A run is started.",
-    "record-restored": "The record is restored.",
-    "view-saved": "The view is saved.",
-    "view-deleted": "The view is deleted.",
     "records-changed": "The records are changed. You can undo this below.",
     "records-skipped": "Records that someone else saved meanwhile were left alone; the others are changed. You can undo this below.",
     "records-restored": "The change is undone.",

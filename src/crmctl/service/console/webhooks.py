@@ -134,11 +134,6 @@ def show_secret(tx: Tx, _visit: Visit, endpoint: Json) -> Json:
     return {"secret": webhooks.reveal_secret(tx, endpoint["id"])}
 
 
-def rotate(tx: Tx, visit: Visit, endpoint: Json) -> None:
-    # Only the button shows the new secret: if this answer did, reloading it would rotate again.
-    webhooks.rotate_secret(tx, endpoint["id"], now=visit.now())
-
-
 def send_test(tx: Tx, visit: Visit, endpoint: Json) -> Outcome:
     delivery = webhooks.send_test(tx, endpoint["id"], **visit.stamp())
     return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{delivery}", "test-sent")

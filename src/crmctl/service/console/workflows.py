@@ -242,12 +242,6 @@ def in_form_words(message: str) -> str:
     return re.sub(r"\bactions\[(\d+)\]\.?(?:data\.)?", lambda place: f"action {int(place[1]) + 1}: ", message)
 
 
-def attributes_of(tx: Tx, slug: str) -> list[Json]:
-    """Return the attributes of the object with this slug, inactive ones too; none if it does not exist."""
-    crm_object = objects.find_object_by_slug(tx, slug)
-    return objects.list_attributes(tx, crm_object["id"], include_inactive=True) if crm_object else []
-
-
 def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:
     prefix = f"a{number}:"
     try:
@@ -267,7 +261,8 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
     if block.type not in WITH_DATA:
         return block
     data = _data(block.kept)
-    described = attributes_of(tx, block.object or (about if block.type == "updateRecord" else ""))
+    crm_object = objects.find_object_by_slug(tx, block.object or (about if block.type == "updateRecord" else ""))
+    described = objects.list_attributes(tx, crm_object["id"], include_inactive=True) if crm_object else []
     shown = [attribute for attribute in described if attribute["isActive"] or attribute["slug"] in data]
     shown += [_unknown(slug) for slug in data if slug not in [attribute["slug"] for attribute in described]]
     stored = fields_for(shown, data, labels_in(tx, shown, [data]))
