@@ -26,7 +26,7 @@ RequestLog = Callable[[Mapping[str, Any]], None]
 DATABASE_FILE = "service.db"
 FILES_FOLDER = "files"
 UNFINISHED = f".{DATABASE_FILE}.*.partial"
-"""Folder of a restore beside the database; only a killed restore leaves one behind."""
+"""Folder of a restore beside the database; only an unfinished restore leaves one behind."""
 
 
 @frozen

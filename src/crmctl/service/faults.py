@@ -90,7 +90,6 @@ class Held(Busy):
 
 
 QUIET_SECONDS = 60.0
-_MOST_KINDS = 1000
 
 
 class Failures:
@@ -122,8 +121,6 @@ class Failures:
         kind = (type(error).__name__, *place)
         now = self._monotonic()
         with self._lock:
-            if len(self._told) >= _MOST_KINDS:
-                self._told.clear()
             since, count = self._told.get(kind, (None, 0))
             if since is not None and now - since < QUIET_SECONDS:
                 self._told[kind] = (since, count + 1)

@@ -185,22 +185,19 @@ def gated() -> Iterator[tuple[str, Gate]]:
 def test_a_backup_killed_at_any_request_keeps_the_previous_one(
     gated: tuple[str, Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backup is sent in parts; the next backup removes parts left behind."""
+    """The backup is sent in parts."""
     address, gate = gated
     for name, value in (("AWS_ENDPOINT_URL", address), ("NO_PROXY", "127.0.0.1"), ("TMPDIR", str(tmp_path))):
         monkeypatch.setenv(name, value)
     place, found = "s3://backups/crm.backup", tmp_path / "found"
     storage = RemotePlace(place)
 
-    def parts() -> int:
-        return len(storage._client.list_multipart_uploads(Bucket="backups").get("Uploads", []))
-
     with running_service(tmp_path / "data", background=False) as crm:
         (tmp_path / "data" / "files" / "aa").mkdir(parents=True)
         (tmp_path / "data" / "files" / "aa" / "file").write_bytes(b"{}\n" + os.urandom(9_000_000))
         backup = ("service", "backup", place, "--data", str(crm.data_dir), "-o", "json")
         run_crmctl(*backup).ok()
-        killed, left = 0, set()
+        killed = 0
         while True:
             gate.close_at(killed + 1)
             with start_crmctl(*backup) as process:
@@ -214,10 +211,7 @@ def test_a_backup_killed_at_any_request_keeps_the_previous_one(
             killed += 1
             storage.get(found)
             assert unpack(found, None)["files"] == 1, "the named backup is complete"
-            left.add(parts())
         gate.release()
-        assert killed >= 6, "list, begin, two parts, complete, read back"
-        assert left == {0, 1}, "at most the last upload is left"
-        assert parts() == 0
+        assert killed >= 5, "begin, two parts, complete, read back"
         back = run_crmctl("service", "restore", place, "--data", tmp_path / "new", "-o", "json").ok().json()
         assert back["files"] == 1

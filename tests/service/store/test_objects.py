@@ -17,7 +17,7 @@ def slugs(store: Store) -> list[str]:
 
 
 def test_a_new_organisation_has_an_owner_and_every_type_of_attribute(store: Store) -> None:
-    assert store.write(members.initialise) is None
+    assert not store.write(members.initialise)
     found = store.read(members.get_organisation)
     assert found is not None
     assert set(found) == {"id", "name", "createdAt"}

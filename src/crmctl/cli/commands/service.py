@@ -152,7 +152,7 @@ def backup(
                 place.put(Path(folder) / "backup")
         else:
             archive = make_backup(engine, settings, Path(target), runtime.clock)
-    _show(runtime, {"file": target}, archive.wire())
+    _show(runtime, {"file": target}, archive)
 
 
 def restore(
@@ -191,7 +191,7 @@ def restore(
             _show(runtime, {"dryRun": True, "file": what}, {name: manifest[name] for name in ("createdAt", "records", "files")})
             return
         restored = restore_backup(source, settings_for(runtime, data, database_url), what)
-    _show(runtime, {"file": what}, restored.wire())
+    _show(runtime, {"file": what}, restored)
 
 
 def _is_remote(place: str) -> bool:

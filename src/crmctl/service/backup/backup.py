@@ -17,13 +17,12 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from crmctl.clock import Clock
-from crmctl.errors import CrmctlError, RejectedError, ServiceError, UsageError, reason, storage_error
-from crmctl.frozen import frozen
+from crmctl.errors import RejectedError, ServiceError, UsageError, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, UNFINISHED, S3Settings, ServiceSettings
 from crmctl.service.files.storage import open_client, sync_folder
-from crmctl.service.store.engine import Engine, has_data, load_copy
+from crmctl.service.store.engine import Engine, check_copy, has_data, load_copy
 from crmctl.service.store.tx import to_micros, to_wire
 from crmctl.version import __version__
 
@@ -55,7 +54,10 @@ def unpack(path: Path, folder: Path | None, name: str = "") -> Json:
             if content is not None and entry.name == MANIFEST:
                 manifest = jsontext.loads(content.read())
             elif content is not None and folder is not None:
-                _copy(content, _place(folder, entry.name))
+                place = (folder / entry.name).resolve()
+                if not place.is_relative_to(folder.resolve()):
+                    raise RejectedError(f"the backup holds {entry.name!r}, which leads out of it", code="damaged_backup")
+                _copy(content, place)
     if manifest is None:
         raise RejectedError(f"{name} is not a whole backup: it ends too early", code="damaged_backup")
     if manifest.get("format") != FORMAT:
@@ -69,13 +71,6 @@ def _copy(content: IO[bytes], place: Path) -> None:
         shutil.copyfileobj(content, file, CHUNK)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _place(folder: Path, name: str) -> Path:
-    place = (folder / name).resolve()
-    if not place.is_relative_to(folder.resolve()):
-        raise RejectedError(f"the backup holds {name!r}, which leads out of it", code="damaged_backup")
-    return place
 
 
 @contextlib.contextmanager
@@ -97,75 +92,51 @@ def _reading(path: Path, name: str) -> Iterator[tarfile.TarFile]:
 DATABASE = "database"
 
 
-@frozen
-class Backup:
-    engine: str
-    created_at: str
-    records: int
-    files: int
-    bytes: int
-
-    def wire(self) -> Json:
-        about = {"engine": self.engine, "createdAt": self.created_at, "records": self.records}
-        return about | {"files": self.files, "bytes": self.bytes}
-
-
-def make_backup(engine: Engine, settings: ServiceSettings, target: Path, clock: Clock) -> Backup:
-    """Write the backup, replacing an existing file, and read it back. Raises UsageError if it cannot be written."""
+def make_backup(engine: Engine, settings: ServiceSettings, target: Path, clock: Clock) -> Json:
+    """Write the backup, replacing an existing file, read it back, and describe it. Raises UsageError if it cannot be written."""
     try:
         with _beside(target) as folder:
-            backup = _write(engine, settings, folder, clock)
-            unpack(folder / "archive", None)
+            _write(engine, settings, folder, clock)
+            manifest = unpack(folder / "archive", None)
             (folder / "archive").replace(target)
             sync_folder(target.parent)
+            return _description(manifest, target)
     except (OSError, sqlite3.Error) as error:
         refused = UsageError(f"cannot write {target}: {reason(error)}", hint="a place with room for all of the service's data")
         raise storage_error(error, target, refused) from error
-    return backup
 
 
-def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> Backup:
-    """Restore into an empty place. Raises RejectedError for a damaged backup, UsageError where there is data already."""
+def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> Json:
+    """Restore into an empty place and describe the backup. Raises RejectedError for a damaged one, UsageError where there is data already.
+
+    A restore that fails after its first file leaves a folder that keeps the service from starting. The next restore continues.
+    """
     data = settings.data_dir
-    if settings.database_url is None and (data / DATABASE_FILE).exists():
-        raise UsageError(f"there is a service's data in {data} already", hint="--data DIR, where there is none yet")
+    if has_data(settings.engine_url):
+        place = data if settings.database_url is None else "this database"
+        raise UsageError(f"there is a service's data in {place} already", hint="--data DIR or --database-url URL, where there is none yet")
     try:
         with _beside(data / DATABASE_FILE) as folder:
             manifest = unpack(source, folder, name)
-            placed = _place_files(folder / FILES_FOLDER, data / FILES_FOLDER)
-            try:
-                # Last: the data exists once the database does.
-                load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
-            except BaseException as error:
-                _take_back(placed, settings, error)
-                raise
+            check_copy(settings.engine_url, manifest["database"])
+            _place_files(folder / FILES_FOLDER, data / FILES_FOLDER)
+            # Last: the data exists once the database does.
+            load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
             sync_folder(data)
-        # The leftovers of earlier, killed restores are not needed any more.
         for leftover in data.glob(UNFINISHED):
             shutil.rmtree(leftover, ignore_errors=True)
     except (OSError, sqlite3.Error) as error:
         raise storage_error(error, data, UsageError(f"cannot write to {data}: {reason(error)}", hint="--data DIR")) from error
-    described = {name: manifest[name] for name in ("records", "files")}
-    return Backup(manifest["database"]["engine"], manifest["createdAt"], **described, bytes=source.stat().st_size)
+    return _description(manifest, source)
 
 
-def _take_back(placed: list[Path], settings: ServiceSettings, error: BaseException) -> None:
-    """Remove the placed files, unless the database arrived or may have arrived."""
-    try:
-        is_known = not (isinstance(error, CrmctlError) and error.outcome_unknown)
-        is_there = has_data(settings.engine_url)
-    except CrmctlError:
-        is_known = False
-    if not is_known:
-        # The next start refuses, as after a killed restore.
-        (settings.data_dir / UNFINISHED.replace("*", "unknown")).mkdir(exist_ok=True)
-    elif not is_there:
-        for file in placed:
-            file.unlink(missing_ok=True)
+def _description(manifest: Json, file: Path) -> Json:
+    about = {"engine": manifest["database"]["engine"]} | {name: manifest[name] for name in ("createdAt", "records", "files")}
+    return about | {"bytes": file.stat().st_size}
 
 
-def _place_files(source: Path, target: Path) -> list[Path]:
-    """Move files that are not there yet, and return them. Files that a killed restore of this backup left stay.
+def _place_files(source: Path, target: Path) -> None:
+    """Move files that are not there yet; an unfinished restore of this backup may have left the others.
 
     Raises UsageError if there are files that the backup does not have.
     """
@@ -173,13 +144,13 @@ def _place_files(source: Path, target: Path) -> list[Path]:
     existing = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
     if existing - members:
         raise UsageError(f"there are uploaded files in {target} that are not in the backup", hint="--data DIR, where there is none yet")
-    for path in sorted(members - existing):
+    (target.parent / UNFINISHED.replace("*", "begun")).mkdir(exist_ok=True)
+    for path in members - existing:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).replace(target / path)
-    return [target / path for path in sorted(members - existing)]
 
 
-def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock) -> Backup:
+def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock) -> None:
     created_at = to_wire(to_micros(clock.now()))
     (folder / DATABASE).mkdir()
     described = engine.copy_out(folder / DATABASE)
@@ -202,7 +173,6 @@ def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock
             add_member(archive, MANIFEST, folder / MANIFEST)
         file.flush()
         os.fsync(file.fileno())
-    return Backup(described["engine"], created_at, records, files, (folder / "archive").stat().st_size)
 
 
 @contextlib.contextmanager
@@ -228,32 +198,19 @@ class RemotePlace:
     def put(self, path: Path) -> None:
         """Upload the file. Its name holds the previous object, or none, until everything has arrived. Raises ServiceError."""
         try:
-            self._drop_unfinished()
             self._client.upload_file(str(path), self.bucket, self.key)
             body = self._client.get_object(Bucket=self.bucket, Key=self.key)["Body"]
             stored = hashlib.sha256()
             for piece in iter(lambda: body.read(CHUNK), b""):
                 stored.update(piece)
-        except self._errors() as error:
+        except self._failures as error:
             raise ServiceError(f"cannot write {self.url}: {reason(error)}", hint="the bucket must exist and be writable") from error
         with path.open("rb") as file:
             if stored.digest() != hashlib.file_digest(file, "sha256").digest():
                 raise ServiceError(f"what {self.url} gives back is not what was written")
 
-    def _drop_unfinished(self) -> None:
-        """Delete the parts that killed backups of this name left, if the account may list them."""
-        with contextlib.suppress(*self._failures):
-            for upload in self._client.list_multipart_uploads(Bucket=self.bucket, Prefix=self.key).get("Uploads", []):
-                if upload["Key"] == self.key:
-                    self._client.abort_multipart_upload(Bucket=self.bucket, Key=self.key, UploadId=upload["UploadId"])
-
     def get(self, path: Path) -> None:
         try:
             self._client.download_file(self.bucket, self.key, str(path))
-        except self._errors() as error:
+        except self._failures as error:
             raise ServiceError(f"cannot read {self.url}: {reason(error)}") from error
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        from boto3.exceptions import Boto3Error  # type: ignore[import-untyped]
-
-        return (*self._failures, Boto3Error)

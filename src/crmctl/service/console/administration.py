@@ -324,7 +324,7 @@ def back_up(visit: Visit) -> Redirect:
         backup = make_backup(context.engine, context.settings, _backup_file(visit), context.clock)
     except CrmctlError as error:
         raise Unavailable(f"no backup was made: {error.message}") from error
-    context.engine.write(lambda tx: logs.note(tx, "backup.made", BACKUP_FILE, backup.wire(), now=visit.now()), by=visit.actor)
+    context.engine.write(lambda tx: logs.note(tx, "backup.made", BACKUP_FILE, backup, now=visit.now()), by=visit.actor)
     return Redirect("/health", "backed-up")
 
 

@@ -88,13 +88,14 @@ def open_client(settings: S3Settings) -> tuple[Any, tuple[type[Exception], ...]]
     """Return an S3 client and the errors of its calls. Raises UsageError without boto3, ConfigError for settings that do not work."""
     try:
         import boto3  # type: ignore[import-untyped]
+        from boto3.exceptions import Boto3Error  # type: ignore[import-untyped]
         from botocore.config import Config  # type: ignore[import-untyped]
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
         raise UsageError(
             f"storing files in S3 is not installed ({error.name} is missing)", hint=install_command("s3"), code="not_installed"
         ) from error
-    failures = (BotoCoreError, ClientError, ValueError)
+    failures = (BotoCoreError, ClientError, Boto3Error, ValueError)
     endpoint = settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     try:
         session = boto3.session.Session()

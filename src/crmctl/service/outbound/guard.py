@@ -32,45 +32,31 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOOPBACK: tuple[Network, ...] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
-_SPECIAL: tuple[tuple[Network, str], ...] = tuple(
-    (ipaddress.ip_network(network), name)
-    for network, name in (
-        ("0.0.0.0/8", "this network"),
-        ("10.0.0.0/8", "private"),
-        ("100.64.0.0/10", "shared by carriers; clouds answer here"),
-        ("127.0.0.0/8", "loopback"),
-        ("168.63.129.16/32", "a cloud's own service"),
-        ("169.254.0.0/16", "link-local; clouds answer here"),
-        ("172.16.0.0/12", "private"),
-        ("192.0.0.0/24", "protocol assignments; clouds answer here"),
-        ("192.0.2.0/24", "documentation"),
-        ("192.88.99.0/24", "6to4 relay"),
-        ("192.168.0.0/16", "private"),
-        ("198.18.0.0/15", "benchmarking"),
-        ("198.51.100.0/24", "documentation"),
-        ("203.0.113.0/24", "documentation"),
-        ("224.0.0.0/4", "multicast"),
-        ("255.255.255.255/32", "broadcast"),
-        ("240.0.0.0/4", "reserved"),
-        ("::/128", "unspecified"),
-        ("::1/128", "loopback"),
-        ("::/96", "IPv4-compatible"),
-        ("64:ff9b:1::/48", "NAT64 of a local network"),
-        ("100::/64", "discard"),
-        ("2001::/32", "Teredo"),
-        ("2001::/23", "protocol assignments"),
-        ("2001:db8::/32", "documentation"),
-        ("2002::/16", "6to4"),
-        ("3fff::/20", "documentation"),
-        ("5f00::/16", "segment routing"),
-        ("fc00::/7", "unique local; clouds answer here"),
-        ("fe80::/10", "link-local"),
-        ("fec0::/10", "site-local"),
-        ("ff00::/8", "multicast"),
-    )
-)
+_SPECIAL: dict[str, str] = {
+    "this network": "0.0.0.0/8 ::/128",
+    "private": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
+    "shared by carriers; clouds answer here": "100.64.0.0/10",
+    "loopback": "127.0.0.0/8 ::1/128",
+    "a cloud's own service": "168.63.129.16/32",
+    "link-local; clouds answer here": "169.254.0.0/16 fe80::/10",
+    "documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
+    "6to4": "192.88.99.0/24 2002::/16",
+    "benchmarking": "198.18.0.0/15",
+    "multicast": "224.0.0.0/4 ff00::/8",
+    "reserved": "240.0.0.0/4",
+    "IPv4-compatible": "::/96",
+    "NAT64 of a local network": "64:ff9b:1::/48",
+    "discard": "100::/64",
+    "Teredo": "2001::/32",
+    "protocol assignments": "192.0.0.0/24 2001::/23",
+    "segment routing": "5f00::/16",
+    "unique local; clouds answer here": "fc00::/7",
+    "site-local": "fec0::/10",
+}
 """IANA's IPv4 and IPv6 special-purpose registries (what is not globally reachable), multicast, withdrawn networks, and addresses of cloud
 services. The first match gives the name."""
+
+_NETWORKS = [(ipaddress.ip_network(network), name) for name, networks in _SPECIAL.items() for network in networks.split()]
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _EMBEDDING = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
@@ -86,7 +72,7 @@ def reached(address: Address) -> Address:
 
 def why_not_public(address: Address) -> str | None:
     """Return what a `reached` address is instead of public, None for a public one."""
-    for network, name in _SPECIAL:
+    for network, name in _NETWORKS:
         if address.version == network.version and address in network:
             return name
     if isinstance(address, ipaddress.IPv6Address) and address not in _GLOBAL_UNICAST:

@@ -76,11 +76,8 @@ def has_data(address: str) -> bool:
         return engine.has_tables()
 
 
-def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
-    """Create a database from a copy that `copy_out` made, and bring it to the newest version.
-
-    Raises RejectedError for a copy of the other engine or of a newer version, and where a database exists.
-    """
+def check_copy(address: str, described: Mapping[str, Any]) -> None:
+    """Raise RejectedError for a copy of the other engine or of another version than this program reads."""
     kind = "sqlite" if address.startswith("sqlite:") else "postgresql"
     if described["engine"] != kind:
         names = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
@@ -90,7 +87,11 @@ def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
         raise RejectedError("this backup was made before the first release of crmctl", hint="restore it with the crmctl that made it")
     if described["schemaVersion"] > newest_version():
         raise RejectedError("this backup was made by a newer crmctl", hint="upgrade crmctl")
-    if kind == "sqlite":
+
+
+def load_copy(address: str, folder: Path, described: Mapping[str, Any]) -> None:
+    """Create a database from a checked copy that `copy_out` made, and bring it to the newest version."""
+    if address.startswith("sqlite:"):
         place_file(folder, Path(address.removeprefix("sqlite:///")))
     else:
         with contextlib.closing(_open_postgres(address)) as engine:

@@ -10,6 +10,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import astuple
 from typing import Any, Unpack
 
 from crmctl.frozen import frozen
@@ -19,12 +20,13 @@ from crmctl.models.scopes import SCOPES
 from crmctl.service.faults import BadRequest, Busy, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Row, Stamp, Tx, micros_of, optional_to_wire, required, to_micros, to_wire
+from crmctl.service.store.tx import Row, Rows, Stamp, Tx, micros_of, required, to_micros, to_wire
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PREFIX = "crs_"
 
 _COLUMNS = "id, name, scopes, created_by, created_at, expires_at, revoked_at"
+_KEYS = Rows("api_key", "key", _COLUMNS, scopes=sorted)
 
 
 @frozen
@@ -52,15 +54,7 @@ class ApiKey:
 
     def wire(self) -> Json:
         """Return `{id, name, scopes, createdBy, createdAt, expiresAt, revokedAt}`, scopes sorted, null for full access."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "scopes": None if self.scopes is None else sorted(self.scopes),
-            "createdBy": self.created_by,
-            "createdAt": to_wire(self.created_at),
-            "expiresAt": optional_to_wire(self.expires_at),
-            "revokedAt": optional_to_wire(self.revoked_at),
-        }
+        return _KEYS.show(astuple(self))
 
 
 def create_key(
@@ -150,8 +144,6 @@ def secret_hash(secret: str) -> str:
 UNLIMITED = 2_147_483_647
 """The limit of unlimited keys. Clients get this figure too, so that those which pace themselves never wait."""
 
-_SWEEP_AT = 10_000
-
 _KEPT_SECONDS = 3600
 """How long ended windows are kept: longer than the clocks of two machines can differ."""
 
@@ -171,8 +163,8 @@ class RateWindows:
     def __init__(self, write: Callable[..., Any] | None = None) -> None:
         self._write = write
         self._lock = threading.Lock()
-        self._here: dict[tuple[str, int], int] = {}
-        self._sweep_at = _SWEEP_AT
+        self._here: dict[int, dict[str, int]] = {}
+        """Requests by key, by the end of their window."""
         self._current = 0
 
     def take(self, key_id: str, limit: int, window_seconds: int, now: float, within: float | None = None) -> RateState:
@@ -190,14 +182,12 @@ class RateWindows:
     def _count(self, key_id: str, limit: int, end: int, now: float) -> int | None:
         """Return the number of requests, None when the limit is reached."""
         with self._lock:
-            if len(self._here) >= self._sweep_at:
-                self._here = {window: taken for window, taken in self._here.items() if window[1] > now}
-                # Not before their number doubles: a sweep at every request would take as long as there are windows.
-                self._sweep_at = max(_SWEEP_AT, 2 * len(self._here))
-            taken = self._here.get((key_id, end), 0) + 1
+            if end not in self._here:
+                self._here = {other: window for other, window in self._here.items() if other > now} | {end: {}}
+            taken = self._here[end].get(key_id, 0) + 1
             if taken > limit:
                 return None
-            self._here[key_id, end] = taken
+            self._here[end][key_id] = taken
             return taken
 
     def _count_shared(self, write: Callable[..., Any], key_id: str, limit: int, end: int, within: float | None) -> int | None:

@@ -17,7 +17,7 @@ from crmctl.service.store import logs
 from crmctl.service.store.keys import secret_hash
 from crmctl.service.store.objects import STANDARD, NewAttribute, NewObject, create_attribute, create_object
 from crmctl.service.store.record_tables import require_name
-from crmctl.service.store.tx import Ids, Rows, Stamp, Tx, insert, required, to_micros, to_wire, update
+from crmctl.service.store.tx import Ids, Rows, Stamp, Tx, insert, required, to_micros, update
 from crmctl.values.folded_text import fold
 from crmctl.values.value_readers import Invalid, read_email
 
@@ -337,10 +337,12 @@ STANDARD_OBJECTS: dict[str, tuple[NewObject, tuple[NewAttribute, ...]]] = {
 """The objects of a new service. A reference names its object by slug as `allowed_object`."""
 
 
+_ORGANISATION = Rows("organisation", "organisation", "id, name, created_at")
+
+
 def get_organisation(tx: Tx) -> Json | None:
     """Return `{id, name, createdAt}`, None before the set-up."""
-    row = tx.one("SELECT id, name, created_at FROM organisation")
-    return None if row is None else {"id": row[0], "name": row[1], "createdAt": to_wire(row[2])}
+    return _ORGANISATION.find(tx, "singleton = 1")
 
 
 def organisation_id(tx: Tx) -> str:
@@ -349,12 +351,12 @@ def organisation_id(tx: Tx) -> str:
     return known_id
 
 
-def initialise(tx: Tx, ids: Ids, now: float) -> Json | None:
-    """Set up an empty database. Returns the organisation with its `owner` (a member), None if it was set up before."""
+def initialise(tx: Tx, ids: Ids, now: float) -> bool:
+    """Set up an empty database. Returns False if it was set up before."""
     if get_organisation(tx) is not None:
-        return None
+        return False
     tx.execute("INSERT INTO organisation (singleton, id, name, created_at) VALUES (1, ?, ?, ?)", (ids(), "My organization", to_micros(now)))
-    owner = create_member(tx, name="Owner", email="owner@localhost", role="owner", ids=ids, now=now)
+    create_member(tx, name="Owner", email="owner@localhost", role="owner", ids=ids, now=now)
     # All objects first, so that references may point to any of them.
     object_ids = {slug: create_object(tx, new, ids=ids, now=now)["id"] for slug, (new, _) in STANDARD_OBJECTS.items()}
     for slug, (_, fields) in STANDARD_OBJECTS.items():
@@ -362,5 +364,4 @@ def initialise(tx: Tx, ids: Ids, now: float) -> Json | None:
             if new.config and "allowed_object" in new.config:
                 new = replace(new, config={"allowed_object_id": object_ids[new.config["allowed_object"]]})
             create_attribute(tx, object_ids[slug], new, ids=ids, now=now)
-    organisation = get_organisation(tx)
-    return None if organisation is None else organisation | {"owner": owner}
+    return True

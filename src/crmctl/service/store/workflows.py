@@ -95,9 +95,8 @@ def set_next_due(tx: Tx, workflow_id: str, at: float | None) -> None:
     tx.execute("UPDATE workflow SET next_due_at = ? WHERE id = ?", (None if at is None else to_micros(at), workflow_id))
 
 
-def set_enabled(tx: Tx, workflow_id: str, enabled: bool, *, due_at: float | None, now: float) -> None:
-    """Enable or disable a workflow; `due_at` is when an enabled schedule is due next. Raises NotFound."""
-    workflow = load_workflow(tx, workflow_id)
+def set_enabled(tx: Tx, workflow: StoredWorkflow, enabled: bool, *, due_at: float | None, now: float) -> None:
+    """Enable or disable a workflow; `due_at` is when an enabled schedule is due next."""
     tx.execute("UPDATE workflow SET enabled = ?, updated_at = ? WHERE id = ?", (int(enabled), to_micros(now), workflow.id))
     set_next_due(tx, workflow.id, due_at if enabled else None)
     logs.note(tx, f"workflow.{'enabled' if enabled else 'disabled'}", workflow.id, {"name": workflow.name}, now=now)
@@ -185,27 +184,27 @@ _CLAIMED = (
 )
 
 
-@frozen
-class Cause:
-    """The cause of a run: an event, after the runs of the workflows in `chain`; a due schedule (Unix seconds); or a request."""
-
-    title: str
-    trigger: str
-    event_id: str | None = None
-    due_at: float | None = None
-    chain: Sequence[str] = ()
-
-
-def add_run(tx: Tx, workflow: StoredWorkflow, data: Mapping[str, Any], cause: Cause, **stamp: Unpack[Stamp]) -> str | None:
-    """Add a waiting run. Returns its id, None when this event or due time has started one already."""
-    at = to_micros(stamp["now"])
-    due = None if cause.due_at is None else to_micros(cause.due_at)
-    texts = [jsontext.dumps(value) for value in (list(cause.chain), workflow.plan["actions"], dict(data))]
+def add_run(
+    tx: Tx,
+    workflow: StoredWorkflow,
+    data: Mapping[str, Any],
+    *,
+    event_id: str | None = None,
+    chain: Sequence[str] = (),
+    due_at: float | None = None,
+    **stamp: Unpack[Stamp],
+) -> str | None:
+    """Add a waiting run: for an event, after the runs of the workflows in `chain`; for a due time of a schedule; else for a request.
+    Returns its id, None when this event or due time has started one already."""
+    is_asked_for = event_id is None and due_at is None
+    title, trigger = (f"API: {workflow.name}", "api") if is_asked_for else (workflow.name, workflow.trigger)
+    due, at = None if due_at is None else to_micros(due_at), to_micros(stamp["now"])
+    texts = [jsontext.dumps(value) for value in (list(chain), workflow.plan["actions"], dict(data))]
     row = tx.one(
         "INSERT INTO workflow_run (id, workflow_id, status, title, trigger_event, event_id, due_at, chain, actions, input, steps, step, "
         "is_calling, attempts, lease_until, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '[]', 0, 0, 0, 0, ?) "
         "ON CONFLICT DO NOTHING RETURNING id",
-        (stamp["ids"](), workflow.id, PENDING, cause.title, cause.trigger, cause.event_id, due, *texts, at),
+        (stamp["ids"](), workflow.id, PENDING, title, trigger, event_id, due, *texts, at),
     )
     return None if row is None else str(row[0])
 

@@ -16,7 +16,7 @@ from crmctl.service.store import change_log, logs, records, workflows
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Ids, Stamp, Tx, to_micros, to_wire
-from crmctl.service.store.workflows import FAILED, SKIPPED, Cause, Claimed, LeaseLostError, StoredWorkflow
+from crmctl.service.store.workflows import FAILED, SKIPPED, Claimed, LeaseLostError, StoredWorkflow
 from crmctl.service.workflows.workflow_definition import PERFORM, latest_due, next_due, render
 from crmctl.values.value_readers import canonical_uuid
 
@@ -115,8 +115,6 @@ LONGEST_CHAIN = 5
 MOST_DATA = 1_000_000
 """Most bytes of JSON in the data of a manual run."""
 
-API = "api"
-
 
 def start_for_events(tx: Tx, events: Sequence[change_log.Event], *, ids: Ids, now: float) -> None:
     """Start a run of every workflow that an event triggers. A consumer of the dispatcher."""
@@ -126,8 +124,7 @@ def start_for_events(tx: Tx, events: Sequence[change_log.Event], *, ids: Ids, no
         for workflow in triggered[event.type]:
             data = _given(event, jsontext.loads(event.payload))
             if _concerns(workflow, data):
-                cause = Cause(workflow.name, workflow.trigger, event.id, chain=chains.get(event.id, ()))
-                _start_if_wanted(tx, workflow, data, cause, ids=ids, now=now)
+                _start_if_wanted(tx, workflow, data, event.id, chains.get(event.id, ()), ids=ids, now=now)
 
 
 def start_by_hand(tx: Tx, workflow_id: str, data: Json | None, *, ids: Ids, now: float) -> StoredWorkflow:
@@ -142,7 +139,7 @@ def start_by_hand(tx: Tx, workflow_id: str, data: Json | None, *, ids: Ids, now:
     if len(jsontext.dumps(data).encode()) > MOST_DATA:
         raise BadRequest(f"data must have at most {MOST_DATA:,} bytes", {"field": "data"})
     run_input: Json = {} if data is None else {"data": data, "record": _record(tx, workflow, data)}
-    workflows.add_run(tx, workflow, run_input, Cause(f"API: {workflow.name}", API), ids=ids, now=now)
+    workflows.add_run(tx, workflow, run_input, ids=ids, now=now)
     return workflow
 
 
@@ -150,7 +147,7 @@ def switch(tx: Tx, workflow_id: str, enabled: bool, *, now: float) -> None:
     """Enable or disable a workflow. A schedule counts from now on; due times while it was disabled are skipped. Raises NotFound."""
     workflow = workflows.load_workflow(tx, workflow_id)
     due_at = None if workflow.cron is None else next_due(workflow.cron, workflow.timezone, now)
-    workflows.set_enabled(tx, workflow.id, enabled, due_at=due_at, now=now)
+    workflows.set_enabled(tx, workflow, enabled, due_at=due_at, now=now)
 
 
 class Schedules(BackgroundJob):
@@ -171,23 +168,22 @@ class Schedules(BackgroundJob):
             due_at = latest_due(workflow.cron, workflow.timezone, now)
             if due_at is not None:
                 data = {"schedule": {"dueAt": to_wire(to_micros(due_at))}}
-                cause = Cause(workflow.name, workflow.trigger, due_at=due_at)
-                workflows.add_run(tx, workflow, data, cause, ids=self._context.ids, now=now)
+                workflows.add_run(tx, workflow, data, due_at=due_at, ids=self._context.ids, now=now)
             workflows.set_next_due(tx, workflow.id, next_due(workflow.cron, workflow.timezone, now))
 
 
-def _start_if_wanted(tx: Tx, workflow: StoredWorkflow, data: Json, cause: Cause, **stamp: Unpack[Stamp]) -> None:
+def _start_if_wanted(tx: Tx, workflow: StoredWorkflow, data: Json, event_id: str, chain: Sequence[str], **stamp: Unpack[Stamp]) -> None:
     ending = None
     try:
         if not _conditions_hold(tx, workflow, data):
             return
-        if workflow.id in cause.chain:
+        if workflow.id in chain:
             ending = (SKIPPED, "not run: the event was caused by this workflow itself, which would go on for ever")
-        elif len(cause.chain) >= LONGEST_CHAIN:
-            ending = (FAILED, f"not run: {len(cause.chain)} workflows have set off one another already; this looks like a loop")
+        elif len(chain) >= LONGEST_CHAIN:
+            ending = (FAILED, f"not run: {len(chain)} workflows have set off one another already; this looks like a loop")
     except (BadRequest, NotFound) as fault:
         ending = (FAILED, f"conditions: {fault.message}")
-    run_id = workflows.add_run(tx, workflow, data, cause, **stamp)
+    run_id = workflows.add_run(tx, workflow, data, event_id=event_id, chain=chain, **stamp)
     if ending is not None and run_id is not None:
         workflows.settle_unstarted_run(tx, run_id, *ending, **stamp)
 
