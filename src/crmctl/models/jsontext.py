@@ -37,7 +37,7 @@ class NotJsonError(ValueError):
 
 
 class TooDeepError(NotJsonError):
-    """A value of more than DEEPEST levels."""
+    """A value of more levels than allowed."""
 
     def __init__(self) -> None:
         super().__init__("arrays or objects are nested too deeply")
@@ -82,7 +82,7 @@ DEEPEST = 200
 """Most levels of arrays and objects. Deeper values would end functions that walk through them in a RecursionError."""
 
 
-def loads(text: str | bytes | bytearray, *, unique_keys: bool = False, spelled: bool = False) -> Any:
+def loads(text: str | bytes | bytearray, *, unique_keys: bool = False, spelled: bool = False, deepest: int = DEEPEST) -> Any:
     """Parse JSON; raises ValueError (json.JSONDecodeError) for anything that is not JSON: NaN and Infinity, numbers and nesting beyond
     all reason included.
 
@@ -94,7 +94,7 @@ def loads(text: str | bytes | bytearray, *, unique_keys: bool = False, spelled: 
         value = (_SPELLED if spelled else _UNIQUE if unique_keys else _PLAIN).decode(decoded)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
-    _check_depth(value, decoded, 0, len(decoded))
+    _check_depth(value, decoded, 0, len(decoded), deepest)
     return value
 
 
@@ -104,21 +104,21 @@ def scan(text: str, start: int = 0, *, spelled: bool = False) -> tuple[Any, int]
         value, end = (_SPELLED if spelled else _PLAIN).raw_decode(text, start)
     except (RecursionError, ArithmeticError, ValueError) as error:
         raise _in_our_words(error) from None
-    _check_depth(value, text, start, end)
+    _check_depth(value, text, start, end, DEEPEST)
     return value, end
 
 
-def _check_depth(value: Any, text: str, start: int, end: int) -> None:
-    """Raise NotJsonError for a value of more than DEEPEST levels. Most values are known to be shallow without a walk through them."""
-    if end - start <= 2 * DEEPEST:
+def _check_depth(value: Any, text: str, start: int, end: int, deepest: int) -> None:
+    """Raise TooDeepError for a value of more than `deepest` levels. Most values are known to be shallow without a walk through them."""
+    if end - start <= 2 * deepest:
         return
     brackets = text[start:end].encode("utf-8", "surrogatepass").translate(None, _OTHER_BYTES)
-    for _ in range(DEEPEST // 2):  # each round removes one or two levels; brackets inside strings may remain
+    for _ in range(deepest // 2):  # each round removes one or two levels; brackets inside strings may remain
         brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
         if not brackets:
             return
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(deepest):
         below = (item for parent in level for item in (parent.values() if type(parent) is dict else parent))
         level = [item for item in below if type(item) is dict or type(item) is list]
         if not level:

@@ -268,11 +268,6 @@ class Server:
             self._uvicorn.stop()
 
 
-def serve(settings: ServiceSettings, ready: Callable[[Ready], None]) -> None:
-    """Run a service in this process until SIGTERM or SIGINT. Raises what Server raises."""
-    Server(settings).run(ready)
-
-
 def _config(app: ASGIApp, *, has_date: bool) -> uvicorn.Config:
     return uvicorn.Config(
         app,

@@ -141,8 +141,8 @@ def _serve(runtime: Runtime, settings: ServiceSettings, ready_file: Path | None)
         ready_file.unlink(missing_ok=True)
     try:
         with service_libraries():
-            from crmctl.service.server import serve
-        serve(settings, lambda ready: _announce(runtime, ready, ready_file))
+            from crmctl.service.server import Server
+        Server(settings).run(lambda ready: _announce(runtime, ready, ready_file))
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)

@@ -134,7 +134,7 @@ def report_entry(wire: Json) -> Json:
 
 def workflow_entry(wire: Json) -> Json:
     kept = ("trigger", "cron", "timezone", "enabled", "conditions", "actions")
-    return _heading(wire) | {field: wire[field] for field in kept if wire.get(field) not in (None, [])}
+    return _heading(wire) | _filled({field: wire.get(field) for field in kept})
 
 
 def refuse_taken_name(entries: list[Json], name: str, own_id: str | None) -> None:
@@ -144,8 +144,11 @@ def refuse_taken_name(entries: list[Json], name: str, own_id: str | None) -> Non
 
 
 def _heading(wire: Json) -> Json:
-    entry = {"name": wire["name"]} | ({"description": wire["description"]} if wire["description"] else {})
-    return entry | ({"object": wire["object"]["slug"]} if wire["object"] and wire["object"]["slug"] else {})
+    return _filled({"name": wire["name"], "description": wire["description"], "object": (wire["object"] or {}).get("slug")})
+
+
+def _filled(entry: Json) -> Json:
+    return {field: value for field, value in entry.items() if value not in (None, "", [], {})}
 
 
 Summary = dict[str, dict[str, int]]
@@ -313,14 +316,17 @@ def dump_sections(tx: Tx) -> Json:
     """
     active = objects.list_objects(tx)
     slugs = {crm_object["id"]: crm_object["slug"] for crm_object in active}
+    asked = [report_entry(reports.get_report(tx, report["id"])) for report in reports.list_reports(tx)]
+    loadable, ids = (None, *slugs), [workflow["id"] for workflow in workflows.list_workflows(tx)]
+    kept = [workflow_id for workflow_id in ids if workflows.load_workflow(tx, workflow_id).object_id in loadable]
     return {
         "version": 1,
         "members": [_member(member) for member in members.list_members(tx)],
         "objects": [
             _object(crm_object, objects.list_attributes(tx, crm_object["id"], include_inactive=True), slugs) for crm_object in active
         ],
-        "reports": _reports(tx, slugs),
-        "workflows": _workflows(tx, slugs),
+        "reports": [entry for entry in asked if entry.get("object") in slugs.values()],
+        "workflows": [workflow_entry(workflows.get_workflow(tx, workflow_id)) for workflow_id in kept],
         "webhooks": [_webhook(endpoint) for endpoint in webhooks.list_endpoints(tx)],
     }
 
@@ -329,37 +335,18 @@ def _webhook(endpoint: Json) -> Json:
     return {field: endpoint[field] for field in ("url", "description", "eventTypes", "enabled") if endpoint[field] not in (None, "", True)}
 
 
-def _reports(tx: Tx, slugs: dict[str, str]) -> list[Json]:
-    entries = [report_entry(reports.get_report(tx, report["id"])) for report in reports.list_reports(tx)]
-    return [entry for entry in entries if entry.get("object") in slugs.values()]
-
-
-def _workflows(tx: Tx, slugs: dict[str, str]) -> list[Json]:
-    ids, loadable = [workflow["id"] for workflow in workflows.list_workflows(tx)], (None, *slugs)
-    return [
-        workflow_entry(workflows.get_workflow(tx, workflow_id))
-        for workflow_id in ids
-        if workflows.load_workflow(tx, workflow_id).object_id in loadable
-    ]
-
-
 def _member(member: Json) -> Json:
     user = member["user"]
-    entry = {"name": user["name"], "email": user["email"], "role": member["role"]}
-    return entry | ({"image": user["image"]} if user["image"] else {})
+    return _filled({"name": user["name"], "email": user["email"], "role": member["role"], "image": user["image"]})
 
 
 def _object(wire: Json, fields: list[Json], slugs: dict[str, str]) -> Json:
-    entry = {"slug": wire["slug"], "singularName": wire["singularName"], "pluralName": wire["pluralName"]}
-    described = {"description": wire["description"]} if wire["description"] else {}
-    return entry | described | {"attributes": [_attribute(field, slugs) for field in fields]}
+    described = _filled({field: wire[field] for field in ("slug", "singularName", "pluralName", "description")})
+    return described | {"attributes": [_attribute(field, slugs) for field in fields]}
 
 
 def _attribute(wire: Json, slugs: dict[str, str]) -> Json:
-    entry = {field: wire[field] for field in ("name", "slug", "type")}
-    config = dict(wire["config"] or {})
-    target = slugs.get(config.get("allowed_object_id", ""))
-    if target is not None:
-        config = {TARGET: target}
+    target = slugs.get((wire["config"] or {}).get("allowed_object_id", ""))
+    entry = {field: wire[field] for field in ("name", "slug", "type")} | {"config": {TARGET: target} if target else wire["config"]}
     flags = {flag: True for flag in _FLAGS if wire[flag]} | ({} if wire["isActive"] else {"isActive": False})
-    return entry | ({"config": config} if config else {}) | flags
+    return _filled(entry) | flags

@@ -18,7 +18,7 @@ from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, AttributeType, Resou
 from crmctl.service.faults import Body, check_shape
 from crmctl.service.files.storage import BUCKET, MAX_PATH
 from crmctl.service.http.json_answers import bad_request
-from crmctl.service.store.activities import MOST_LINKS
+from crmctl.service.store.activities import Links, Participants
 from crmctl.service.store.condition_sql import MAX_CONDITIONS, ConditionDefinition, too_many_conditions
 from crmctl.service.store.members import MEANINGS
 from crmctl.service.store.objects import MAX_OPTIONS
@@ -34,52 +34,22 @@ MOST_VALUES = 200_000
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
-_SPACED = re.compile(rb"[ \t\r\n]:")
-"""Blanks before a colon, which clients rarely write."""
-
 
 def parse_json(raw: bytes) -> Any:
     """Parse a body. Raises a 400 for anything but UTF-8 JSON (NaN, duplicate keys, huge numbers, deep nesting), and for too many values."""
-    if _has_too_many_values(raw):
+    # Before any value takes memory. Most bodies have few separators, strings included.
+    if _count_separators(raw) > MOST_VALUES and _count_separators(_STRING.sub(b"", raw)) > MOST_VALUES:
         raise bad_request(f"the request body holds more than {MOST_VALUES:,} values")
     try:
-        text = raw.decode("utf-8-sig")
-        document = jsontext.loads(text)
-        # Each member has one colon after its name: with as many colons as members, no key is repeated.
-        if raw.count(b'":') != _count_members(document) or _SPACED.search(raw):
-            document = jsontext.loads(text, unique_keys=True)
-    except RecursionError:
+        return jsontext.loads(raw.decode("utf-8-sig"), unique_keys=True, deepest=DEEPEST)
+    except jsontext.TooDeepError:
         raise bad_request(f"the request body is nested deeper than {DEEPEST} levels") from None
     except ValueError as error:
         raise bad_request(f"the request body is not JSON: {reason(error)}") from None
-    return document
-
-
-def _has_too_many_values(raw: bytes) -> bool:
-    """Whether a body has too many values, decided before any of them takes memory. Most bodies have few separators, strings included."""
-    return _count_separators(raw) > MOST_VALUES and _count_separators(_STRING.sub(b"", raw)) > MOST_VALUES
 
 
 def _count_separators(raw: bytes) -> int:
     return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
-
-
-def _count_members(document: Any) -> int:
-    """Return the number of members of all objects. Raises RecursionError for nesting deeper than DEEPEST."""
-    members, level = 0, [document]
-    for _ in range(DEEPEST):
-        below: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                members += len(value)
-                below += value.values()
-            elif isinstance(value, list):
-                below += value
-        # A comprehension, because most values hold no others.
-        level = [value for value in below if type(value) is dict or type(value) is list]
-        if not level:
-            return members
-    raise RecursionError
 
 
 def read_shape(model: type[Body], raw: bytes, *, optional: bool = False) -> Json:
@@ -225,22 +195,11 @@ def _documented(**rules: Any) -> Any:
     return Field(json_schema_extra=rules)
 
 
-Id = Annotated[str, _documented(format="uuid")]
 Timestamp = Annotated[str, _documented(format="date-time")]
 Name = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_ON_ONE_LINE)]
 Title = Annotated[str, _documented(maxLength=MAX_NAME, pattern=_VISIBLE)]
 Slug = Annotated[str, _documented(maxLength=MAX_SLUG, pattern="^[a-z0-9][a-z0-9_-]*$")]
 Description = Annotated[str, _documented(maxLength=MAX_DESCRIPTION, pattern=r"^[^\x00]*$")]
-
-
-class ActivityLink(Body):
-    object_id: Id
-    record_id: Id
-
-
-class ActivityParticipant(Body):
-    type: Literal["user", "person"]
-    id: Id
 
 
 REFERENCE = "#/components/schemas/{model}"
@@ -441,8 +400,8 @@ class ActivityUpdate(Body):
     title: Title = Field(default_factory=str)
     summary: Description | None = None
     activity_date: Timestamp = Field(default_factory=str)
-    linked_records: Annotated[list[ActivityLink], Field(max_length=MOST_LINKS)] | None = None
-    participants: Annotated[list[ActivityParticipant], Field(max_length=MOST_LINKS)] | None = None
+    linked_records: Links | None = None
+    participants: Participants | None = None
 
 
 class ActivityCreate(ActivityUpdate):

@@ -22,15 +22,6 @@ MOST_DOCUMENT = 256 * 1024
 """Most bytes of a document that `get` reads."""
 
 
-@frozen
-class Reply:
-    """A receiver's answer; the body is cut to KEPT_BODY."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: str
-
-
 @cache
 def trusted_authorities() -> ssl.SSLContext:
     """Return the authorities of `SSL_CERT_FILE` or `SSL_CERT_DIR`, else the usual ones. Reading them is slow."""
@@ -53,10 +44,10 @@ class Caller:
             raise CallFailedError(f"status {status}" if status != 200 else "the answer is too large")
         return body
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Return the answer, whatever its status. Raises CallFailedError."""
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, str], str]:
+        """Return the status, the headers and the first KEPT_BODY bytes of the answer. Raises CallFailedError."""
         status, answered, received = self._call("POST", url, {**headers, "content-length": str(len(body))}, body, KEPT_BODY)
-        return Reply(status, answered, received.decode("utf-8", "replace"))
+        return status, answered, received.decode("utf-8", "replace")
 
     def send(self, due: Due, at: float) -> Attempt:
         """Try a signed delivery once. Never raises CallFailedError: the attempt holds the error."""
@@ -68,13 +59,12 @@ class Caller:
             "webhook-event-type": due.event_type,
             "webhook-attempt": str(due.attempt),
         }
-        reply, error = None, None
+        status, error, answered, body = None, None, dict[str, str](), ""
         try:
-            reply = self.post(due.url, headers, due.body)
+            status, answered, body = self.post(due.url, headers, due.body)
         except CallFailedError as problem:
             error = str(problem)
-        answer = (reply.status, error, headers, reply.headers, reply.body) if reply else (None, error, headers, {}, "")
-        return Attempt(due, at, time.monotonic() - started, *answer)
+        return Attempt(due, at, time.monotonic() - started, status, error, headers, answered, body)
 
     def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes, most: int) -> tuple[int, dict[str, str], bytes]:
         from crmctl.service.outbound.exchange import VettedExchange

@@ -4,11 +4,13 @@ rewritten."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Annotated, Any, Literal, Unpack
+
+from pydantic import Field
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import BadRequest, NotFound
+from crmctl.service.faults import BadRequest, Body, NotFound
 from crmctl.service.store import change_log
 from crmctl.service.store.members import author, organisation_id
 from crmctl.service.store.record_tables import existing_ids, invalid, require_description, require_title
@@ -16,6 +18,22 @@ from crmctl.service.store.tx import Rows, Stamp, Tx, all_in, insert, micros_of, 
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 MOST_LINKS = 100
+
+_Id = Annotated[str, Field(json_schema_extra={"format": "uuid"})]
+
+
+class ActivityLink(Body):
+    object_id: _Id
+    record_id: _Id
+
+
+class ActivityParticipant(Body):
+    type: Literal["user", "person"]
+    id: _Id
+
+
+Links = Annotated[list[ActivityLink], Field(max_length=MOST_LINKS)]
+Participants = Annotated[list[ActivityParticipant], Field(max_length=MOST_LINKS)]
 
 _ACTIVITIES = Rows(
     "activity",
@@ -41,8 +59,8 @@ def get_activity(tx: Tx, activity_id: str) -> Json:
 
 
 def create_activity(tx: Tx, fields: Mapping[str, Any], *, created_by: str | None, **stamp: Unpack[Stamp]) -> Json:
-    """Create an activity from wire fields (specification 4.4); only the title is required, the date defaults to now. `created_by` is a
-    member's id.
+    """Create an activity from wire fields (specification 4.4) of the right shape; only the title is required, the date defaults to now.
+    `created_by` is a member's id.
 
     Raises BadRequest naming the field, also for a link or participant that does not exist.
     """
@@ -104,35 +122,24 @@ def _instant(value: Any, now: float) -> int:
     if value is None:
         return to_micros(now)
     try:
-        if not isinstance(value, str):
-            raise Invalid("must be an ISO 8601 timestamp (2026-01-31T09:30:00Z)")
         return micros_of(parse_instant(value))
     except Invalid as problem:
         raise invalid("activityDate", problem) from None
 
 
-def _pairs(value: Any, field: str, *keys: str) -> list[dict[str, str]]:
-    """Return a list of objects with exactly these two keys, ids in lower case, without duplicates."""
-    if value is None:
-        return []
-    if not isinstance(value, list) or len(value) > MOST_LINKS:
-        raise invalid(field, f"must be an array of at most {MOST_LINKS} objects {{{', '.join(keys)}}}")
+def _pairs(items: Pairs | None, field: str, *keys: str) -> list[dict[str, str]]:
+    """Return links or participants with their ids in lower case, without duplicates."""
     pairs: list[dict[str, str]] = []
-    for position, item in enumerate(value):
-        if not isinstance(item, dict) or set(item) != set(keys) or not all(isinstance(item[key], str) for key in keys):
-            raise invalid(f"{field}[{position}]", f"must be an object {{{', '.join(keys)}}}")
-        if not all(key == "type" or canonical_uuid(item[key]) for key in keys):
+    for position, item in enumerate(items or ()):
+        if not all(key == "type" or canonical_uuid(text) for key, text in item.items()):
             raise invalid(f"{field}[{position}]", "must name things by their ids (UUIDs)")
-        pair = {key: item[key] if key == "type" else item[key].lower() for key in keys}
+        pair = {key: item[key].lower() for key in keys}
         if pair not in pairs:
             pairs.append(pair)
     return pairs
 
 
 def _check_participants(tx: Tx, participants: Pairs) -> None:
-    strange = next((participant["type"] for participant in participants if participant["type"] not in ("user", "person")), None)
-    if strange is not None:
-        raise BadRequest(f"participants: the type must be user or person, not {strange}", {"field": "participants"})
     users = {participant["id"] for participant in participants if participant["type"] == "user"}
     user_ids = {user for (user,) in all_in(tx, "SELECT user_id FROM member WHERE user_id IN {}", users)}
     if users - user_ids:

@@ -106,7 +106,7 @@ def list_records(
     """Return the records of a page in wire form, and the total. Equal times are ordered by creation. Raises NotFound for the object;
     BadRequest naming a wrong slug or operator."""
     schema = load_schema(tx, object_id)
-    rows, total = _list_rows(tx, schema, conditions, page, words)
+    rows, total = _list_rows(tx, schema, _compiled(tx, schema, conditions, words), page)
     return wire_of(schema, rows), total
 
 
@@ -114,16 +114,18 @@ def write_list(tx: Tx, object_id: str, conditions: Sequence[Condition], page: Pa
     """Return the answer of a list, with the JSON of its records as it is stored: to read and write it again would take half of the time.
     Raises as list_records does."""
     schema = load_schema(tx, object_id)
-    rows, total = _list_rows(tx, schema, conditions, page)
+    rows, total = _list_rows(tx, schema, _compiled(tx, schema, conditions), page)
     texts = (record_text(schema.object_id, record_id, schema.shown_json(data), *times) for record_id, data, *times in rows)
     pagination = f'{{"total":{total},"limit":{page.limit},"offset":{page.offset}}}'
     return JsonText(f'{{"records":[{",".join(texts)}],"pagination":{pagination}}}')
 
 
-def _list_rows(
-    tx: Tx, schema: Schema, conditions: Sequence[Condition], page: Paging, words: Sequence[Where] = ()
-) -> tuple[Sequence[Row], int]:
-    search = _prepare(tx, schema, conditions, words)
+def _compiled(tx: Tx, schema: Schema, conditions: Sequence[Condition], words: Sequence[Where] = ()) -> list[Where]:
+    return [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
+
+
+def _list_rows(tx: Tx, schema: Schema, wheres: Sequence[Where], page: Paging) -> tuple[Sequence[Row], int]:
+    search = _prepare(tx, schema, wheres)
     if _are_few(tx, search, page) and (page_found := _few(tx, search, page)):
         return page_found
     search = _counted(tx, search)
@@ -138,14 +140,14 @@ def list_part(
     """Return a page in bounded time: of a long list without an index, only the first LOOKED records are looked at. Raises as list_records
     does."""
     schema = load_schema(tx, object_id)
-    wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
-    everything = _everything(tx, schema)
+    wheres, everything = _compiled(tx, schema, conditions, words), _everything(tx, schema)
     is_answered = len(wheres) == 1 and wheres[0].is_covered
     if is_answered and not (wheres[0].index or wheres[0].opposite):
-        is_answered = _are_few(tx, _prepare(tx, schema, conditions), page)
+        is_answered = _are_few(tx, _prepare(tx, schema, wheres), page)
     bound = LOOKED * (_COVERED if is_answered else _SHORT)
     if not wheres or everything <= bound or any(_is_narrow(tx, schema, where) for where in wheres):
-        return PartOfList(*list_records(tx, object_id, conditions, page, words), everything, everything)
+        shown, total = _list_rows(tx, schema, wheres, page)
+        return PartOfList(wire_of(schema, shown), total, everything, everything)
     where, most = combine(wheres), max(MOST, page.offset + page.limit)
     source, within = _first_ones(tx, schema, page)
     ordered = f"ORDER BY {page.sort} {page.direction}, seq {page.direction} LIMIT ?"
@@ -179,8 +181,7 @@ def all_sequences(
 ) -> list[int]:
     """Return the sequence numbers of every match, or of the first `most`, in the order of an SQL expression, empty values last."""
     schema, direction = load_schema(tx, object_id), "DESC" if is_descending else "ASC"
-    wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
-    where = combine(wheres)
+    where = combine(_compiled(tx, schema, conditions, words))
     # Every record has its times, which an index sorts.
     last = "" if order.sql in SORTS else "CASE WHEN value IS NULL THEN 1 ELSE 0 END, "
     sql = (
@@ -195,8 +196,7 @@ def count_records(tx: Tx, object_id: str, conditions: Sequence[Condition] = ()) 
     return list_records(tx, object_id, conditions, Paging(limit=0))[1]
 
 
-def _prepare(tx: Tx, schema: Schema, conditions: Sequence[Condition], words: Sequence[Where] = ()) -> _Search:
-    wheres = [*compile_conditions(conditions, schema.attributes, tx.dialect), *words]
+def _prepare(tx: Tx, schema: Schema, wheres: Sequence[Where]) -> _Search:
     everything = _everything(tx, schema)
     if not wheres:
         return _Search(schema, EVERYTHING, schema.table, everything, everything)

@@ -89,13 +89,14 @@ class Runs(ClaimingJob[Claimed]):
         body = jsontext.dumps(filled.get("body", scope)).encode()
         calling = engine.write(lambda tx: workflows.begin_call(tx, run, LEASE_SECONDS, now=clock.now()))
         try:
-            reply = self._caller.post(str(filled["url"]), headers, body)
+            status, _, _ = self._caller.post(str(filled["url"]), headers, body)
         except CallFailedError as problem:
             raise BadRequest(f"the call failed: {problem}") from None
-        if not 200 <= reply.status < 300:
-            raise BadRequest(f"the call was answered with status {reply.status}")
-        result = {"status": reply.status}
-        return engine.write(lambda tx: workflows.advance_run(tx, calling, result, LEASE_SECONDS, ids=self._context.ids, now=clock.now()))
+        if not 200 <= status < 300:
+            raise BadRequest(f"the call was answered with status {status}")
+        return engine.write(
+            lambda tx: workflows.advance_run(tx, calling, {"status": status}, LEASE_SECONDS, ids=self._context.ids, now=clock.now())
+        )
 
 
 def _scope(run: Claimed) -> Json:

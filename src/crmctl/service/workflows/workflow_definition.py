@@ -20,7 +20,7 @@ from pydantic import Field
 
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import BadRequest, Body, NotFound
+from crmctl.service.faults import BadRequest, Body, NotFound, check_shape
 from crmctl.service.outbound.guard import ForbiddenTargetError, read_target
 from crmctl.service.store import activities, change_log, objects, records
 from crmctl.service.store.condition_sql import ConditionDefinition, read_conditions
@@ -268,8 +268,8 @@ class CreateActivity(Body):
     title: str
     summary: str | None = None
     activity_date: str | None = None
-    linked_records: list[dict[str, str]] | None = None
-    participants: list[dict[str, str]] | None = None
+    linked_records: activities.Links | None = None
+    participants: activities.Participants | None = None
 
 
 class CallUrl(Body):
@@ -393,6 +393,7 @@ def create_activity(tx: Tx, action: Fields, scope: Fields, stamp: Json) -> Field
         name: action[name] for name in ("title", "summary", "activityDate", "linkedRecords", "participants") if name in action
     }
     fields.setdefault("linkedRecords", _own_link(tx, scope.get("record") or {}))
+    check_shape(CreateActivity, action)
     return {"activityId": activities.create_activity(tx, fields, created_by=None, **stamp)["id"]}
 
 
