@@ -277,10 +277,10 @@ def _sample_lines(runtime: Runtime, forecast: ChangeForecast) -> list[str]:
 
 def delete_records(runtime: Runtime, object_name: str, backup: str | bool, values: Mapping[str, Any]) -> None:
     """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
-    from crmctl.plan.deletions import DeleteRequest, delete, example_deletion
+    from crmctl.plan.deletions import DeleteRequest, DeleteSummary, delete
 
     if not runtime.dry_run:
-        runtime.emitter.check_result(example_deletion(object_name))
+        runtime.emitter.check_result(DeleteSummary(object_name).to_document())
     _check_ids_file(values["ids"])
     if not runtime.prompter.can_ask or values["ids"] == "-":
         runtime.confirm(f"Delete records of {object_name}")
@@ -311,13 +311,12 @@ def show_deletion(runtime: Runtime, done: Deletion) -> None:
 
 def show_resumed(runtime: Runtime, result: ImportResult) -> None:
     """Show the result of a resumed job. Raises the error that goes with its exit code."""
-    from crmctl.plan.deletions import resumed_deletion
-
-    deletion = resumed_deletion(runtime, result)
-    if deletion is None:
+    if result.summary.mode != "delete":
         show_result(runtime, result)
-    else:
-        show_deletion(runtime, deletion)
+        return
+    from crmctl.plan.deletions import deletion_of
+
+    show_deletion(runtime, deletion_of(runtime, result))
 
 
 def _approve_deletion(runtime: Runtime, plan: Deletion, backup: bool | str) -> None:

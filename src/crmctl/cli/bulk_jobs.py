@@ -282,7 +282,7 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
     if report.duplicates is not None:
         duplicates = report.duplicates
         first = "; the first: lines " + ", ".join(map(str, duplicates.examples[0]["lines"])) if duplicates.examples else ""
-        by = " or ".join(duplicates.rules)
+        by = " or ".join(duplicates.match)
         runtime.messages.note(f"by {by}: {counted(duplicates.rows, 'duplicate')} in {counted(duplicates.groups, 'group')}{first}")
     if request.object is not None and (arguments := report.import_arguments()):
         runtime.messages.hint(shlex.join(["crmctl", "bulk", "import", request.object, file, *arguments]))

@@ -83,15 +83,15 @@ def show(runtime: Runtime, document: Any, text: str | None, error: CrmctlError |
 def tell_findings(runtime: Runtime, findings: FindingLog, error: CrmctlError | None) -> None:
     """Show findings; if a program's run ends with an error, add them to its details instead."""
     if error is None or not runtime.messages.machine or not (error.details is None or isinstance(error.details, dict)):
-        _show(runtime, findings)
+        _warn_of_findings(runtime, findings)
     elif findings.kept:
         error.details = {**(error.details or {}), **findings.to_document()}
 
 
-def _show(runtime: Runtime, findings: FindingLog) -> None:
+def _warn_of_findings(runtime: Runtime, findings: FindingLog) -> None:
     """Show the first findings with place, reason and hint; many of one column that say the same share a line."""
     messages = runtime.messages
-    lines = [(text, rows) for examples, count in findings.groups for text, rows in _lines(examples, count)][:SHOWN]
+    lines = [(text, rows) for examples, count in findings.groups for text, rows in _finding_lines(examples, count)][:SHOWN]
     several = findings.unknown_options[:SHOWN]
     for option in several:
         rows = f"{option['rows']:,} rows, the first" if option["rows"] > 1 else "one row,"
@@ -103,7 +103,7 @@ def _show(runtime: Runtime, findings: FindingLog) -> None:
         messages.warn(f"and {unshown:,} more findings")
 
 
-def _lines(examples: Sequence[Finding], count: int) -> list[tuple[str, int]]:
+def _finding_lines(examples: Sequence[Finding], count: int) -> list[tuple[str, int]]:
     """Return the lines for findings that say the same, each with the number of findings it tells of."""
     first = examples[0]
     hint = f"; {first.hint}" if first.hint else ""

@@ -234,7 +234,7 @@ def _condition(text: str) -> Condition | None:
     return condition
 
 
-def _check(runtime: Runtime, object_name: str, condition: Condition, record: Record) -> None:
+def _refuse_stray(runtime: Runtime, object_name: str, condition: Condition, record: Record) -> None:
     """Raise ServiceError if the record has another value: some services ignore filters."""
     from crmctl.client.query.record_query import stray_finder
     from crmctl.values.conditions import keys_of, text_of
@@ -265,7 +265,7 @@ def _only(runtime: Runtime, object_name: str, text: str, condition: Condition) -
     page = next(query.pages(PAGE_LIMIT))
     strays = [record for record in page.items if not query.meets(record)]
     if len(page.items) == 1 or strays:
-        _check(runtime, object_name, condition, [*strays, *page.items][0])
+        _refuse_stray(runtime, object_name, condition, [*strays, *page.items][0])
         return page.items[0]
     if not page.items:
         raise NotFoundError(

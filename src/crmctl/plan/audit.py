@@ -12,7 +12,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from crmctl.errors import RejectedError, ServiceError, UsageError
+from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.spills import chunks, open_spill
 from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
@@ -219,7 +219,7 @@ class StoredValues:
     """Tells edits from what the service made of the values written, by comparing the records of a job with each other.
 
     Records that no client changed share the alterations and defaults of the service; without usable times, most records do. An edit stands
-    alone. `known`: these habits of the service, as an earlier comparison found them. With `sure`, a record certainly belongs to the job.
+    alone. `habits`: these habits of the service, as an earlier comparison found them. With `sure`, a record certainly belongs to the job.
     """
 
     def __init__(self, reader: Reader, habits: dict[str, Any] | None = None) -> None:
@@ -414,13 +414,6 @@ def _match(
 def known_duplicates(journal: Journal) -> dict[int, tuple[str | None, Sequence[str]]]:
     surplus = surplus_records(journal)
     return {row: ((entry := journal.row(row)) and entry.record_id, extra) for row, extra in surplus.items()}
-
-
-def refuse_unproven(journal: Journal) -> None:
-    """Raise UsageError for a job whose records are recognised only by content: a duplicate may belong to another client."""
-    if not is_provable(journal.header):
-        hint = f"look at the records, and delete them with crmctl bulk delete {journal.header.object} --ids FILE"
-        raise UsageError("these rows have no unique attribute: another client may have created the records", hint=hint, code="not_ours")
 
 
 def is_provable(header: Header) -> bool:

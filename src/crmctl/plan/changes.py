@@ -16,7 +16,7 @@ from crmctl.client.query.record_query import stray_finder
 from crmctl.errors import CrmctlError, RejectedError, UsageError, reason
 from crmctl.files.cell_values import ValueOptions, check_region
 from crmctl.files.mapping import MappingOptions, Mode
-from crmctl.files.rows import Format, Source, SourceOptions, spool_ids
+from crmctl.files.rows import Format, Row, SourceOptions, spool_ids
 from crmctl.files.sources import STDIN, GivenInput, is_stream, open_source
 from crmctl.files.spills import chunks
 from crmctl.files.validation import Entry, Payload
@@ -110,7 +110,11 @@ class Selection:
 
     def read(self, context: BulkContext, object_id: str, records: KnownRecords) -> int:
         """Read the records into `records` and return the number of requests. Raises reading errors and those of `read_ids`."""
-        reader = _PricedReader(context.service, object_id, tell=self._tell if self.is_filter else None)
+
+        def tell(cost: Cost) -> None:
+            self.price(cost.requests)
+
+        reader = _PricedReader(context.service, object_id, tell=tell if self.is_filter else None)
         with SeenIds() as ids:
             if self.is_filter:
                 pages = scan(reader, Listing(object_id, self.conditions), ids)
@@ -118,7 +122,7 @@ class Selection:
                 self.read_ids(context, ids)
                 for chunk in ids.chunks(500):
                     records.want(chunk)
-                pages = fetch(reader, ids, self._tell, lambda _: True)
+                pages = fetch(reader, ids, tell, lambda _: True)
             heeded, total = self._heeded(context, object_id), None if self.is_filter else len(ids)
             with showing(context.listener.progress, "collecting", total, PAGE_LIMIT) as progress:
                 for page in pages:
@@ -142,9 +146,6 @@ class Selection:
                     context.listener.note(f"{stray}: such records are left alone")
 
         return heeded
-
-    def _tell(self, cost: Cost) -> None:
-        self.price(cost.requests)
 
 
 SHOWN_PROBLEMS = 20
@@ -176,6 +177,7 @@ def read_ids(path: Path, name: str, ids: SeenIds) -> None:
 
 
 def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the texts that should be ids, with their lines: every line if the first one is an id, else the id of each row."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             lines = ((number, line.strip()) for number, line in enumerate(file, 1))
@@ -187,33 +189,26 @@ def _candidates(path: Path, name: str) -> Iterator[tuple[int, str]]:
                 return
     except OSError as error:
         raise UsageError(f"cannot read {name}: {reason(error)}", code="unreadable_file") from error
-    array = first[1].startswith("[")
-    source = open_source(path, SourceOptions(format="json") if array else SourceOptions(), name=name)
-    yield from (_of_json if source.dialect.format in (Format.JSON, Format.JSONL) else _of_table)(source)
+    source = open_source(path, SourceOptions(format="json" if first[1].startswith("[") else None), name=name)
+    headers = [header.strip().lower() for header in source.header]
+    column = headers.index("id") if "id" in headers else None
+    if column is None and source.dialect.format not in (Format.JSON, Format.JSONL):
+        if len(headers) > 1:
+            raise UsageError(f"{name}, line 1: neither a record id nor the names of columns with id among them", code="unknown_format")
+        yield 1, source.header[0].strip()  # a list without a header
+    yield from ((row.first_line, _id_text(row, column)) for row in source.rows())
 
 
-def _of_json(source: Source) -> Iterator[tuple[int, str]]:
-    """Yield the ids of records, or ids given as strings."""
-    for row in source.rows():
-        parsed: Any = None
-        if row.value is not None:
-            parsed = next((value for key, value in row.value.items() if key.strip().lower() == "id"), None)
-        elif row.problem is not None and row.problem.code == "not_an_object":
-            parsed = jsontext.loads(row.raw)
-        yield row.first_line, parsed.strip() if isinstance(parsed, str) else row.raw
-
-
-def _of_table(source: Source) -> Iterator[tuple[int, str]]:
-    column = next((index for index, header in enumerate(source.header) if header.strip().lower() == "id"), None)
-    if column is None and len(source.header) == 1:
-        # A list without a header, so a row equal to the first line is an id, not a repeated header.
-        yield 1, source.header[0].strip()
-        yield from ((row.first_line, row.raw.strip().strip('"').strip()) for row in source.rows())
-        return
-    if column is None:
-        raise UsageError(f"{source.name}, line 1: neither a record id nor the names of columns with id among them", code="unknown_format")
-    for row in source.rows():
-        yield row.first_line, row.raw if row.problem is not None else row.cells[column].strip() or row.raw
+def _id_text(row: Row, column: int | None) -> str:
+    """Return the id of a row, or the row as written if it has none."""
+    value: Any = None
+    if row.value is not None:
+        value = next((value for key, value in row.value.items() if key.strip().lower() == "id"), None)
+    elif row.problem is not None and row.problem.code == "not_an_object":
+        value = jsontext.loads(row.raw)  # an id in an array
+    elif row.problem is None and column is not None:
+        value = row.cells[column]
+    return (value.strip() if isinstance(value, str) else "") or row.raw.strip().strip('"').strip()
 
 
 @frozen(kw_only=True)
@@ -278,71 +273,53 @@ def update(context: BulkContext, request: UpdateRequest, approve: Approve) -> Im
     The result holds the outcome of each record. Raises CrmctlError if the job cannot begin, and the error of `approve` if the user cancels;
     neither leaves a job.
     """
-    _check(request)
-    store = store_of(context)
-    store.prepare()
-    delivery, plan = request.delivery(), request.plan()
-    target = resolve_target(context, request.object)
-    with ExitStack() as stack:
-        records = stack.enter_context(KnownRecords())
-        ids_input, plan, guard = stack.enter_context(_prepared(context, request, target, plan, records))
-        job = start_import(store, target, ids_input, JobOptions(plan, kind=JobKind.UPDATE, guard=guard))
-        return run_or_leave_nothing(context, UpdateHooks(job, approve, records), delivery, request.failed_copy)
+    with _prepared(context, request) as (target, records, ids_input, plan, guard):
+        job = start_import(store_of(context), target, ids_input, JobOptions(plan, kind=JobKind.UPDATE, guard=guard))
+        return run_or_leave_nothing(context, UpdateHooks(job, approve, records), request.delivery(), request.failed_copy)
 
 
 def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePreview:
     """Read the records and return what would change, without creating a job. Raises the errors `update` raises before it prompts."""
-    _check(request)
-    request.delivery(), request.guard()
     requests_made(context)
-    plan, target = request.plan(), resolve_target(context, request.object)
-    with ExitStack() as stack:
-        records = stack.enter_context(KnownRecords())
-        ids_input, plan, guard = stack.enter_context(_prepared(context, request, target, plan, records))
+    with _prepared(context, request) as (target, records, ids_input, plan, guard):
         planned = open_input(plan.frozen(target.attributes), ids_input.path, ids_input.name, target.attributes)
         forecast, findings = ChangeForecast(request.object, target.attributes), FindingLog(context.listener.report)
         first = _compare(planned, records, forecast, findings)
-        reads = requests_made(context)
-        seconds = seconds_for(context, reads + forecast.requests)
-    error = rejected_rows(forecast.rejected) if forecast.rejected else None
-    try:
-        guard.check(forecast.changes, forecast.rows)
-    except RejectedError as refused:
-        error = error or refused
-    return UpdatePreview(target.object_id, forecast, first, reads, seconds, findings, error)
-
-
-def _check(request: UpdateRequest) -> None:
-    request.selection.check()
-    if not request.set_values:
-        raise UsageError("nothing to write", hint="say what to write with --set slug=value")
+    reads = requests_made(context)
+    error = rejected_rows(forecast.rejected) if forecast.rejected else guard.refusal(forecast.changes, forecast.rows)
+    return UpdatePreview(target.object_id, forecast, first, reads, seconds_for(context, reads + forecast.requests), findings, error)
 
 
 @contextmanager
-def _prepared(
-    context: BulkContext, request: UpdateRequest, target: ImportTarget, plan: ImportPlan, records: KnownRecords
-) -> Iterator[tuple[GivenInput, ImportPlan, Guard]]:
-    """Read the records and provide a temporary file with one row per id."""
-    samples = sample_records(context, target)
-    plan = replace(plan, values=replace(plan.values, samples=samples))
+def _prepared(context: BulkContext, request: UpdateRequest) -> Iterator[tuple[ImportTarget, KnownRecords, GivenInput, ImportPlan, Guard]]:
+    """Check the request, read the records, and provide a temporary file with one row per id."""
+    request.selection.check()
+    if not request.set_values:
+        raise UsageError("nothing to write", hint="say what to write with --set slug=value")
+    store_of(context).prepare()
+    plan, guard, _ = request.plan(), request.guard(), request.delivery()
+    target = resolve_target(context, request.object)
+    plan = replace(plan, values=replace(plan.values, samples=sample_records(context, target)))
     values = parse_assignments(request.set_values, target.attributes).data  # before the first record is read
-    request.selection.read(context, target.object_id, records)
-    unique = [
-        attribute.slug for attribute in target.attributes if attribute.is_unique and values.get(attribute.slug) not in (None, "", [], {})
-    ]
-    if unique and len(records) > 1:
+    with KnownRecords() as records:
+        request.selection.read(context, target.object_id, records)
+        _refuse_shared_values(request.object, target.attributes, values, len(records))
+        if guard.percent:
+            total = context.crm.list_records(target.object_id, limit=1).total or len(records)
+            guard = Guard(guard.expect, int((guard.most or 0) * total / 100))
+        ids = (record.id if (record := records.get(record_id)) is not None else record_id for record_id in records.ids())
+        with temporary_table(store_of(context), request.selection.name, partial(spool_ids, ids)) as ids_input:
+            yield target, records, ids_input, plan, guard
+
+
+def _refuse_shared_values(object_name: str, attributes: Sequence[Attribute], values: Mapping[str, Any], count: int) -> None:
+    unique = [attribute.slug for attribute in attributes if attribute.is_unique and values.get(attribute.slug) not in (None, "", [], {})]
+    if unique and count > 1:
         raise RejectedError(
-            f"{unique[0]} must be unique, so {len(records):,} records cannot all have the same",
-            hint=f"crmctl records update {request.object} changes one record",
+            f"{unique[0]} must be unique, so {count:,} records cannot all have the same",
+            hint=f"crmctl records update {object_name} changes one record",
             code="duplicate_value",
         )
-    guard = request.guard()
-    if guard.percent:
-        total = context.crm.list_records(target.object_id, limit=1).total or len(records)
-        guard = Guard(guard.expect, int((guard.most or 0) * total / 100))
-    ids = (record.id if (record := records.get(record_id)) is not None else record_id for record_id in records.ids())
-    with temporary_table(store_of(context), request.selection.name, partial(spool_ids, ids)) as ids_input:
-        yield ids_input, plan, guard
 
 
 def _compare(planned: PlannedInput, records: KnownRecords, forecast: ChangeForecast, findings: FindingLog) -> Sequence[Entry]:
@@ -359,14 +336,14 @@ def _compare(planned: PlannedInput, records: KnownRecords, forecast: ChangeForec
 
     for change in value_changes(planned, valid(), records.get):
         forecast.add(change)
-        if change.finding is not None:
-            findings(change.finding)
-        if change.action is RowAction.UPDATE and change.record is not None and len(first) < BULK_LIMIT:
-            first.append(Entry.of(change.ordinal, dict(change.sent), change.record.id))
+        if change.outcome.finding is not None:
+            findings(change.outcome.finding)
+        if change.outcome.action is RowAction.UPDATE and len(first) < BULK_LIMIT:
+            first.append(Entry.of(change.outcome.ordinal, dict(change.sent), change.outcome.record_id))
     return first
 
 
-SAMPLES = 5
+SHOWN_CHANGES = 5
 """The number of changed records a confirmation prompt shows."""
 
 Find = Callable[[str], Record | None]
@@ -374,28 +351,16 @@ Find = Callable[[str], Record | None]
 
 
 class ValueChange(NamedTuple):
-    """The effect of one row.
+    """The effect of one row: the decision, its record, and the values to send."""
 
-    `sent` holds the values to send, `before` the values they overwrite, and `whole` the values completed from parts. `finding` is the
-    reason for not sending the row.
-    """
-
-    ordinal: int
-    action: RowAction
+    outcome: Resolution
     record: Record | None = None
     sent: Mapping[str, Any] = {}
-    before: Mapping[str, Any] = {}
-    whole: Mapping[str, Any] | None = None
-    finding: Finding | None = None
 
     def to_document(self) -> dict[str, Any]:
-        after = {slug: value for slug, value in self.sent.items() if slug in self.before}
-        return {"id": self.record.id if self.record is not None else None, "before": dict(self.before), "after": after}
-
-    @property
-    def resolution(self) -> Resolution:
-        record_id, whole = self.record.id if self.record is not None else None, dict(self.whole) if self.whole is not None else None
-        return Resolution(self.ordinal, self.action, record_id, self.finding, before=dict(self.before), whole=whole)
+        before = self.outcome.before or {}
+        after = {slug: value for slug, value in self.sent.items() if slug in before}
+        return {"id": self.outcome.record_id, "before": before, "after": after}
 
 
 def value_changes(planned: PlannedInput, rows: Iterable[Payload], find: Find) -> Iterator[ValueChange]:
@@ -416,8 +381,9 @@ def _value_change(row: Payload, record: Record | None, attributes: Mapping[str, 
         return _refused(row, replace(finding, message=f"{label_of(record, attributes.values())}: {finding.message}"))
     sent = row.data | (merged or {})
     if is_unchanged(sent, record.data, attributes):
-        return ValueChange(row.ordinal, RowAction.UNCHANGED, record)
-    return ValueChange(row.ordinal, RowAction.UPDATE, record, sent, before_image(sent, record.data), merged)
+        return ValueChange(Resolution(row.ordinal, RowAction.UNCHANGED, record.id))
+    outcome = Resolution(row.ordinal, RowAction.UPDATE, record.id, before=before_image(sent, record.data), whole=merged)
+    return ValueChange(outcome, record, sent)
 
 
 @dataclass
@@ -441,17 +407,18 @@ class ChangeForecast:
         return write_requests(self.changes)
 
     def add(self, change: ValueChange) -> None:
+        action = change.outcome.action
         self.rows += 1
-        self.changes += change.action is RowAction.UPDATE
-        self.unchanged += change.action is RowAction.UNCHANGED
-        self.rejected += change.action is RowAction.REJECT
-        if change.action is RowAction.UPDATE and len(self.samples) < SAMPLES:
+        self.changes += action is RowAction.UPDATE
+        self.unchanged += action is RowAction.UNCHANGED
+        self.rejected += action is RowAction.REJECT
+        if action is RowAction.UPDATE and len(self.samples) < SHOWN_CHANGES:
             self.samples.append(change)
 
 
 def _refused(row: Payload, why: Finding) -> ValueChange:
     """Refuse a row without its place: the user's file has no such line."""
-    return ValueChange(row.ordinal, RowAction.REJECT, finding=replace(why, ordinal=row.ordinal))
+    return ValueChange(Resolution(row.ordinal, RowAction.REJECT, finding=replace(why, ordinal=row.ordinal)))
 
 
 Approve = Callable[[ChangeForecast], None]
@@ -478,7 +445,7 @@ class UpdateHooks(JobHooks):
                 for chunk in chunks(value_changes(self.job.input, self._valid(), records.get)):
                     for change in chunk:
                         forecast.add(change)
-                    write_down(journal, (change.resolution for change in chunk), run.report)
+                    write_down(journal, (change.outcome for change in chunk), run.report)
             if forecast.rejected and run.stop_on_error:
                 journal.state = JobState.REJECTED
                 return

@@ -46,10 +46,10 @@ from crmctl.read.records import KnownRecords, read_known, read_one
 from crmctl.write.database import JobKind, RowState
 from crmctl.write.effect import still_there
 from crmctl.write.in_flight import DeliveryOptions, WriteBatch, write_requests
-from crmctl.write.jobs import JobInfo, effort
+from crmctl.write.jobs import effort
 from crmctl.write.journal import DOUBTED, SEEN, Journal, RowEntry, doubtful, entries_of
 
-NAMED = 5
+NAMED_RECORDS = 5
 """The number of records a confirmation prompt names."""
 
 
@@ -128,10 +128,6 @@ class Deletion:
             raise PartialError(message, hint=f"crmctl bulk resume {summary.job}" if summary.is_resumable else None)
 
 
-def example_deletion(object_name: str) -> dict[str, Any]:
-    return DeleteSummary(object_name).to_document()
-
-
 def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Deletion], None]) -> Deletion:
     """Read the records, show the plan to `approve`, and delete them as a job. A dry run returns the plan instead.
 
@@ -148,16 +144,15 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         records = stack.enter_context(KnownRecords())
         is_read = _read(context, request, target.object_id, records)
         count = records.found if is_read else len(records)
+        first = list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT))
         plan = Deletion(
-            request.object,
-            target.object_id,
-            count,
-            first=list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT)),
-            named=list(islice(records, NAMED)),
-            attributes=target.attributes,
+            request.object, target.object_id, count, first, named=list(islice(records, NAMED_RECORDS)), attributes=target.attributes,
             absent=len(records) - count,
-        )
-        _check_number(request, plan)
+        )  # fmt: skip
+        if request.expect not in (None, count):
+            message = f"{count:,} records would be deleted, --expect says {request.expect:,}; nothing was deleted"
+            hint = "--dry-run shows what would be done"
+            raise RejectedError(message, hint=hint, code="unexpected_changes", details={"changes": count})
         if request.dry_run:
             return replace(plan, reads=requests_made(context))
         if not plan.records:
@@ -171,19 +166,14 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         job.journal.remember(PLACE, str(Path(place).absolute()) if place else None)
         hooks, delivery = DeleteHooks(job, records if is_read else None), DeliveryOptions(concurrency=request.concurrency)
         result = run_or_leave_nothing(context, hooks, delivery)
-        return deletion_of(context, store.find(job.id), result)
+        return deletion_of(context, result)
 
 
-def resumed_deletion(context: BulkContext, result: ImportResult) -> Deletion | None:
-    """Return the outcome of a resumed deletion; None for any other kind of job."""
-    if result.summary.mode != JobKind.DELETE or result.job is None:
-        return None
-    return deletion_of(context, store_of(context).find(result.job), result)
-
-
-def deletion_of(context: BulkContext, job: JobInfo, result: ImportResult) -> Deletion:
-    """Return the outcome of a deletion job; `result` comes from its last run."""
-    with closing(store_of(context).open(job)) as journal:
+def deletion_of(context: BulkContext, result: ImportResult) -> Deletion:
+    """Return the outcome of a deletion job from the result of its last run."""
+    store = store_of(context)
+    job = store.find(str(result.job))
+    with closing(store.open(job)) as journal:
         counts, (requests, elapsed) = journal.counts(), effort(journal)
         absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
         backup, refusals = KeptRecords.of(journal), journal.refusals()
@@ -221,16 +211,6 @@ def _read(context: BulkContext, request: DeleteRequest, object_id: str, records:
             error.hint = f"{error.hint}; or --no-backup deletes without a copy" if error.hint else "--no-backup deletes without a copy"
             raise
     return False
-
-
-def _check_number(request: DeleteRequest, plan: Deletion) -> None:
-    if request.expect is not None and plan.records != request.expect:
-        raise RejectedError(
-            f"{plan.records:,} records would be deleted, --expect says {request.expect:,}; nothing was deleted",
-            hint="--dry-run shows what would be done",
-            code="unexpected_changes",
-            details={"changes": plan.records},
-        )
 
 
 def _is_gone(service: Crm, object_id: str, record_id: str) -> bool:

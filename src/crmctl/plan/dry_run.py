@@ -45,7 +45,7 @@ def seconds_for(context: BulkContext, requests: int) -> float:
 
 Report = Callable[[Finding], None]
 
-LISTED = 1000
+LISTED_CHOICES = 1000
 """The maximum number of conflicting values to list. All of them are counted."""
 
 
@@ -110,17 +110,25 @@ def dry_run(
         else:
             lookup = Lookup(lister, target.object_id, tell=target.tell, newest=target.newest(), at_hand=target.at_hand)
             checked = _look_up(planned, resolver, lookup, forecast, report)
-        later = int(resolver is None and forecast.creates + forecast.updates > 0)  # the baseline
-        later += bool(forecast.creates)  # the comparison at the end
+        actions = forecast.actions
+        creates, changes = actions[RowAction.CREATE], actions[RowAction.CREATE] + actions[RowAction.UPDATE]
+        later = int(resolver is None and changes > 0)  # the baseline
+        later += bool(creates)  # the comparison at the end
         if not planned.mapping.options.keys and forecast.merges:
             later += reading_cost(lister, target.object_id, forecast.merges).requests
-        requests = requests_made(context) + forecast.requests + later + _around(planned, forecast)
-        counts = dict.fromkeys(RowState, 0) | forecast.counts | {RowState.REJECTED: checked.rejected}
+        requests = requests_made(context) + forecast.requests + later + _around(planned, creates)
+        counts = dict.fromkeys(RowState, 0) | {
+            RowState.UNSENT: changes,
+            RowState.UNCHANGED: actions[RowAction.UNCHANGED],
+            RowState.SKIPPED: actions[RowAction.SKIP],
+            RowState.REJECTED: checked.rejected,
+        }
         summary = Summary(
             None, target.object, str(planned.mapping.options.mode), counts, requests, clock.monotonic() - started, {}, forecast.values
         )
         parents = planned.references.groups() if planned.references is not None else ()
-        predicted = forecast.predicted(checked.rejected)
+        predicted = {str(action): actions[action] for action in RowAction if action is not RowAction.REJECT}
+        predicted |= {"invalid": checked.rejected - forecast.ambiguous, "ambiguous": forecast.ambiguous}
         return DryRun(summary, checked, seconds_for(context, requests), predicted, parents, forecast.choices)
 
 
@@ -132,14 +140,14 @@ def _feed(planned: PlannedInput, target: ImportTarget, context: BulkContext, unt
     return Feed.of(plan, bases, planned.shown_attributes)
 
 
-def _around(planned: PlannedInput, forecast: _Forecast) -> int:
+def _around(planned: PlannedInput, creates: int) -> int:
     """Count the requests that create parents before the rows and set links after them."""
     references = planned.references
     if references is None:
         return 0
     requests = sum(-(-group.size // BULK_LIMIT) + 3 + -(-group.size // PAGE_LIMIT) for group in references.groups())
     links = references.link_count
-    return requests + (write_requests(links) + -(-forecast.creates // PAGE_LIMIT) if links else 0)
+    return requests + (write_requests(links) + -(-creates // PAGE_LIMIT) if links else 0)
 
 
 def _check(planned: PlannedInput, report: Report, visit: Callable[[Payload], None]) -> ValidationReport:
@@ -175,8 +183,8 @@ class _Forecast:
         self._mode = planned.mapping.options.mode
         self._batcher = Batcher()
         self._requests = 0
-        self._actions: Counter[str] = Counter()
-        self._ambiguous = 0
+        self.actions: Counter[RowAction] = Counter()
+        self.ambiguous = 0
         self.values = FeedCounts() if planned.plan.feed is not None else None
         self.choices: list[dict[str, Any]] = []
         self.merges = 0
@@ -188,7 +196,7 @@ class _Forecast:
         if not payload.findings or not payload.rejected:
             action = RowAction.UPDATE if self._mode is not Mode.CREATE and payload.id else RowAction.CREATE
             if action is RowAction.CREATE and self._mode is Mode.UPDATE:
-                self._actions[RowAction.SKIP] += 1
+                self.actions[RowAction.SKIP] += 1
                 return
             self.merges += action is RowAction.UPDATE and bool(payload.parts)
             self._write(action, entry_of(payload, with_id=self._mode is not Mode.CREATE))
@@ -200,51 +208,29 @@ class _Forecast:
             before = self.values or FeedCounts()
             self.values = FeedCounts(before.kept + merge.kept, before.conflicts + merge.conflicts)
             self.choices += [
-                {"row": row.ordinal, "line": row.line, **choice.to_document()} for choice in merge.chosen[: LISTED - len(self.choices)]
+                {"row": row.ordinal, "line": row.line, **choice.to_document()}
+                for choice in merge.chosen[: LISTED_CHOICES - len(self.choices)]
             ]
         if outcome.action in (RowAction.CREATE, RowAction.UPDATE):
             self._write(outcome.action, Entry.of(row.ordinal, row.data, outcome.record_id))
             return
-        self._actions[outcome.action] += 1
-        self._ambiguous += outcome.finding is not None and outcome.finding.code == AMBIGUOUS
+        self.actions[outcome.action] += 1
+        self.ambiguous += outcome.finding is not None and outcome.finding.code == AMBIGUOUS
 
     def _write(self, action: RowAction, entry: Entry) -> None:
-        self._actions[action] += 1
-        for batch in self._batcher.full([entry]):
-            self._count(batch)
-
-    def _count(self, batch: Batch | None) -> None:
-        """Count the request of a batch, and the look at one of the records it updates."""
-        if batch is not None:
-            self._requests += 1 + any(entry.id is not None for entry in batch.entries)
-
-    @property
-    def creates(self) -> int:
-        return self._actions[RowAction.CREATE]
-
-    @property
-    def updates(self) -> int:
-        return self._actions[RowAction.UPDATE]
+        self.actions[action] += 1
+        self._requests += sum(map(_requests_of, self._batcher.full([entry])))
 
     @property
     def requests(self) -> int:
-        self._count(self._batcher.flush())
+        last = self._batcher.flush()
+        self._requests += _requests_of(last) if last is not None else 0
         return self._requests
 
-    @property
-    def counts(self) -> dict[RowState, int]:
-        changes = self._actions[RowAction.CREATE] + self._actions[RowAction.UPDATE]
-        return {
-            RowState.UNSENT: changes,
-            RowState.UNCHANGED: self._actions[RowAction.UNCHANGED],
-            RowState.SKIPPED: self._actions[RowAction.SKIP],
-        }
 
-    def predicted(self, rejected: int) -> dict[str, int]:
-        counted = {
-            str(action): self._actions[action] for action in (RowAction.CREATE, RowAction.UPDATE, RowAction.UNCHANGED, RowAction.SKIP)
-        }
-        return {**counted, "invalid": rejected - self._ambiguous, "ambiguous": self._ambiguous}
+def _requests_of(batch: Batch) -> int:
+    """Count the request of a batch, and the look at one of the records it updates."""
+    return 1 + any(entry.id is not None for entry in batch.entries)
 
 
 @frozen
@@ -307,11 +293,7 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
         preview = dry_run(context, target, planned, findings, decisions)
         invalid = rejected_rows(preview.report.rejected) if preview.report.rejected else None
-        unexpected = None
-        try:
-            request.guard().check(preview.changes, preview.report.rows)
-        except RejectedError as refused:
-            unexpected = refused
+        unexpected = request.guard().refusal(preview.changes, preview.report.rows)
         stopped = unexpected is not None or preview.report.is_fatal or (invalid is not None and plan.stop_on_error)
         saved: Path | None = None
         if decisions is not None and request.plan_path is not None and not stopped:
@@ -321,7 +303,7 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
     return ImportPreview(request.file, preview, findings, invalid or unexpected, saved)
 
 
-EXAMPLES = 10
+SHOWN_ROWS = 10
 """The number of rows a preview shows."""
 
 
@@ -356,10 +338,6 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
         preview = dry_run(context, target, planned, FindingLog(context.listener.report), now)
         differences = compare(saved.decisions(), now)
-        shown = examples(saved.decisions(), EXAMPLES)
-        error = differences.refusal if differences.count else None
-        try:
-            guard.check(preview.changes, preview.report.rows)
-        except RejectedError as refused:
-            error = error or refused
+        shown = examples(saved.decisions(), SHOWN_ROWS)
+        error = differences.refusal if differences.count else guard.refusal(preview.changes, preview.report.rows)
         return PlanPreview(saved.path, saved, preview, shown, differences.listed, error)

@@ -42,7 +42,7 @@ LOOKS = Backoff(longest=8.0, jitter=0.0)
 MOST_ALTERED = 20_000
 """The maximum number of rows or records to compare when the service may have altered values."""
 
-MOST_ROWS = 200_000
+MOST_DIFFERING = 200_000
 """The maximum number of differing rows or records to match in memory."""
 
 WALKS = 4
@@ -299,7 +299,7 @@ class _Comparison:
             unseen = "key NOT IN (SELECT key FROM seen WHERE key IS NOT NULL)"
             self._db.execute(f"DELETE FROM sent WHERE {unseen} AND ordinal NOT IN (SELECT value FROM json_each(?))", (listed,))
         rows = {ordinal for (ordinal,) in self._db.execute("SELECT ordinal FROM sent")}
-        if max(len(rows), self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) > MOST_ROWS:
+        if max(len(rows), self._db.execute("SELECT COUNT(*) FROM seen").fetchone()[0]) > MOST_DIFFERING:
             return None
         ledger = _Ledger(self._journal, self._altered)
         ledger.add(self._open_rows(entry for entry in since(min(rows)) if entry.ordinal in rows) if rows else ())

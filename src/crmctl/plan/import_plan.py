@@ -247,13 +247,18 @@ class Guard:
 
     def check(self, changes: int, rows: int) -> None:
         """Raise RejectedError if writing `changes` of `rows` rows breaks the limit."""
-        if self.expect is not None and changes != self.expect:
-            raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --expect says {self.expect:,}", changes)
-        most = None if self.most is None else self.most * rows / 100 if self.percent else self.most
-        if most is not None and changes > most:
-            limit = f"{self.most:g}%" if self.percent else f"{self.most:,.0f}"
-            raise self._refusal(f"{changes:,} of {rows:,} rows would be written, --max-changes allows {limit}", changes)
+        if (refusal := self.refusal(changes, rows)) is not None:
+            raise refusal
 
-    def _refusal(self, message: str, changes: int) -> RejectedError:
-        return RejectedError(f"{message}; nothing was sent", hint="--dry-run shows what would be done", code="unexpected_changes",
-                             details={"changes": changes})  # fmt: skip
+    def refusal(self, changes: int, rows: int) -> RejectedError | None:
+        """Return the error of `check`."""
+        most = None if self.most is None else self.most * rows / 100 if self.percent else self.most
+        if self.expect is not None and changes != self.expect:
+            limit = f"--expect says {self.expect:,}"
+        elif most is not None and changes > most:
+            limit = f"--max-changes allows {f'{self.most:g}%' if self.percent else f'{self.most:,.0f}'}"
+        else:
+            return None
+        message = f"{changes:,} of {rows:,} rows would be written, {limit}; nothing was sent"
+        hint = "--dry-run shows what would be done"
+        return RejectedError(message, hint=hint, code="unexpected_changes", details={"changes": changes})

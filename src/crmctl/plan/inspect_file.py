@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,9 +35,11 @@ from crmctl.plan.job_start import temporary_input
 from crmctl.plan.requests import ReadRequest, check_places, resolve_target, store_of
 from crmctl.values.typed_text import read_checkbox, read_date, read_email, read_phone, select_reader
 
-EXAMPLES = 10
+SHOWN_GROUPS = 10
+LARGEST_GROUP = 10
+"""The maximum number of rows in a group of duplicates. Values shared by more rows are ignored."""
 
-MOST_OPTIONS = 200
+MOST_TEXTS = 200
 """Different texts of a column that are compared with the options of its attribute."""
 
 TELLING = (AttributeType.EMAIL, AttributeType.PHONE_NUMBER)
@@ -48,57 +50,34 @@ TELLING = (AttributeType.EMAIL, AttributeType.PHONE_NUMBER)
 class FileDuplicates:
     """Duplicate rows of a file: the number of groups, and of the rows that exceed one per group."""
 
-    rules: Sequence[str]
+    match: Sequence[str]
     groups: int = 0
     rows: int = 0
     by_rule: dict[str, int] = field(default_factory=dict)
     examples: list[dict[str, Any]] = field(default_factory=list)
 
-    def to_document(self) -> dict[str, Any]:
-        return {
-            "match": list(self.rules), "groups": self.groups, "rows": self.rows, "byRule": self.by_rule, "examples": self.examples,
-        }  # fmt: skip
 
-
-@frozen
-class FileColumns:
-    """The columns of a file as attributes named by header; `attributes` and `targets`: what they fill in an object, if one is given."""
-
-    columns: Sequence[Attribute]
-    attributes: Sequence[Attribute] = ()
-    targets: Mapping[str, str] = field(default_factory=dict)
-
-    def data(self, cells: Mapping[str, Any]) -> dict[str, Any]:
-        values = dict(cells)
-        for header, target in self.targets.items():
-            slug, dot, part = target.partition(".")
-            if not dot:
-                values[slug] = cells.get(header)
-            elif cells.get(header):
-                parts = values.get(slug)
-                values[slug] = {**(parts if isinstance(parts, dict) else {}), part: cells[header]}
-        return values
-
-
-def count_duplicates(source: Source, columns: FileColumns, match: Sequence[str], most: int) -> FileDuplicates:
+def count_duplicates(source: Source, columns: Sequence[ColumnReport], match: Sequence[str]) -> FileDuplicates:
     """Read the file again and compare its rows in constant memory. Raises UsageError for invalid rules."""
-    known_columns = [*columns.columns, *columns.attributes]
-    rules = parse_rules(match, known_columns, "") if match else _usual_rules(columns.columns)
+    by_header = {column.header: column for column in columns[::-1] if column.header}  # the first of several with one name
+    attributes = [Attribute(id=name, slug=name, type=column.guessed_type) for name, column in by_header.items()][::-1]
+    rules = parse_rules(match, attributes, "") if match else _usual_rules(attributes)
     duplicates = FileDuplicates([rule.said for rule in rules])
     if not rules:
         return duplicates
-    with MatchCandidates(rules, most) as candidates:
+    with MatchCandidates(rules, LARGEST_GROUP) as candidates:
         for row in source.rows():
             if row.problem is None:
-                candidates.add(str(row.first_line), columns.data(_cells(source, row)))
+                cells = row.value if row.value is not None else dict(zip(source.header[::-1], row.cells[::-1], strict=True))
+                candidates.add(str(row.first_line), cells)
         candidates.compare()
-        for group in find_groups(candidates, GroupCounts(), most):
+        for group in find_groups(candidates, GroupCounts(), LARGEST_GROUP):
             duplicates.groups += 1
             duplicates.rows += len(group.members) - 1
             texts = list(dict.fromkeys(rules[pair.rule].text for pair in group.pairs))
             for text in texts:
                 duplicates.by_rule[text] = duplicates.by_rule.get(text, 0) + 1
-            if len(duplicates.examples) < EXAMPLES:
+            if len(duplicates.examples) < SHOWN_GROUPS:
                 lines = [int(candidates.record(member)[0]) for member in group.members]
                 duplicates.examples.append({"lines": lines, "rules": texts, "score": group.score})
     return duplicates
@@ -106,35 +85,18 @@ def count_duplicates(source: Source, columns: FileColumns, match: Sequence[str],
 
 def _usual_rules(columns: Sequence[Attribute]) -> tuple[MatchRule, ...]:
     """Return a rule for each column of e-mail addresses or phone numbers; without such a column, one that compares all columns."""
-    columns = list({column.slug: column for column in reversed(columns)}.values())[::-1]
     telling = [column for column in columns if column.type in TELLING]
-    if telling:
+    if telling or not columns:
         return tuple(MatchRule(column.slug, (MatchTerm((Field(column.slug),), usual_form(column, "")),)) for column in telling)
-    every = MatchTerm(tuple(Field(column.slug) for column in columns), _ALL)
-    return (MatchRule("all columns", (every,)),) if columns else ()
+    return (MatchRule("all columns", (MatchTerm(tuple(Field(column.slug) for column in columns), _ALL),)),)
 
 
 _ALL = replace(FORMS["text"], read=lambda value: plain_words(said(value)) or None)
 """Compares all values as text, even placeholders such as `n/a` and 000."""
 
-
-def _cells(source: Source, row: Row) -> dict[str, Any]:
-    if row.value is not None:
-        return dict(row.value)
-    cells = dict(zip(source.header, row.cells, strict=False))
-    if len(cells) < len(source.header):
-        # Columns with the same header hold values of one attribute.
-        for name in cells:
-            cells[name] = "; ".join(cell for header, cell in zip(source.header, row.cells, strict=False) if header == name and cell)
-    return cells
-
-
-MOST_ROWS = 10
-"""The maximum number of rows in a group of duplicates. Values shared by more rows are ignored."""
-
 MAX_DISTINCT = 1000
 MAX_COLUMNS = 2000
-SAMPLES = 3
+SHOWN_SAMPLES = 3
 SHOWN_PROBLEMS = 20
 CONFIDENCE = {"slug": 1.0, "name": 0.95, "folded": 0.9, "record field": 1.0, "result column": 1.0}
 SUGGESTED = 0.5
@@ -147,7 +109,8 @@ _TELLING_PHONE = re.compile(r"\s*(?:\+|00|\()[0-9]")
 class InspectRequest(ReadRequest):
     """A request to inspect a file.
 
-    With an object, crmctl maps the columns for an import in the given mode. With `duplicates` or `match` rules, it compares the rows.
+    With an object, crmctl maps the columns for an import in the given mode. With `duplicates` or `match` rules, which name columns, it
+    compares the rows.
     """
 
     file: str
@@ -199,11 +162,6 @@ class ColumnReport:
     reference: str | None = None
     """The `--ref` that finds the records of this column."""
 
-    @property
-    def map_name(self) -> str:
-        """The column's name for `--map`."""
-        return self.header if self.header.strip() else f"#{self.index + 1}"
-
 
 @dataclass
 class InspectReport:
@@ -242,7 +200,8 @@ class InspectReport:
     def import_arguments(self) -> list[str]:
         """Return the options that let an import read every column; columns of an unknown meaning are left out."""
         named = {pair.rpartition("=")[0] for pair in self.map_arguments}
-        pairs = [*self.map_arguments, *(f"{column.map_name}=" for column in self.unknown if column.header not in named)]
+        left_out = [column for column in self.unknown if column.header not in named]
+        pairs = [*self.map_arguments, *(f"{column.header if column.header.strip() else f'#{column.index + 1}'}=" for column in left_out)]
         references = [column.reference for column in self.columns if column.reference is not None]
         options = {"--map": pairs, "--ref": references, "--value": self.value_arguments}
         return [word for option, texts in options.items() for text in texts for word in (option, text)]
@@ -264,7 +223,9 @@ class InspectReport:
             unknown=[column.header for column in self.unknown], map=self.map_arguments, value=self.value_arguments,
             findings=[finding.to_document() for finding in self.findings],
         )  # fmt: skip
-        return document if self.duplicates is None else {**document, "duplicates": self.duplicates.to_document()}
+        if self.duplicates is not None:
+            document["duplicates"] = document_of(self.duplicates, "match groups rows by_rule examples")
+        return document
 
 
 def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport:
@@ -274,42 +235,28 @@ def inspect_file(context: BulkContext, request: InspectRequest) -> InspectReport
     attributes = resolve_target(context, request.object).attributes if request.object is not None else None
     with temporary_input(store_of(context), request.file, context.stdin) as source:
         report = inspect(open_source(source.path, request.source(), name=request.file), attributes, mode=Mode(request.mode))
-        for column, attribute in _named_references(report, attributes or ()):
-            column.reference = f"{attribute.slug}={_key_of(context, attribute, column)}"
-            column.note = column.note or f"no ids: --ref {column.reference} finds the records"
+        _propose_references(context, report.columns, attributes or ())
         if request.duplicates or request.match:
             again = open_source(source.path, request.source(), name=request.file)
-            report.duplicates = count_duplicates(again, _as_attributes(report, attributes or ()), tuple(request.match), MOST_ROWS)
+            report.duplicates = count_duplicates(again, report.columns, request.match)
         return report
 
 
-def _named_references(report: InspectReport, attributes: Sequence[Attribute]) -> Iterator[tuple[ColumnReport, Attribute]]:
-    """Yield the columns that fill references with other texts than ids."""
-    by_slug = {attribute.slug: attribute for attribute in attributes if attribute.type == AttributeType.REFERENCE}
-    for column in report.columns:
-        if column.target in by_slug and column.samples and not any(is_uuid(text.strip()) for text in column.samples):
-            yield column, by_slug[column.target]
-
-
-def _key_of(context: BulkContext, attribute: Attribute, column: ColumnReport) -> str:
-    """Return the object of a reference and its attribute whose values the column seems to hold: `companies.domain`."""
-    if attribute.target_object_id is None:
-        return "OBJECT.KEY"
-    parent = context.directory.object(attribute.target_object_id)
-    slugs = {attribute.slug: attribute for attribute in context.directory.attributes(parent)}
-    kind = column.guessed_type
-    email = next((slug for slug, attribute in slugs.items() if kind == AttributeType.EMAIL and attribute.type == kind), None)
-    has_domains = "domain" in slugs and all("." in text and " " not in text for text in column.samples)
-    return f"{parent.slug}.{email or ('domain' if has_domains else 'name' if 'name' in slugs else 'KEY')}"
-
-
-def _as_attributes(report: InspectReport, attributes: Sequence[Attribute]) -> FileColumns:
-    columns = [Attribute(id=column.header, slug=column.header, type=column.guessed_type) for column in report.columns if column.header]
-    targets = {column.header: column.target for column in report.columns if column.target is not None}
-    filled = {target.partition(".")[0] for target in targets.values()}
-    return FileColumns(
-        columns, [attribute for attribute in attributes if attribute.slug in filled and attribute.slug not in targets], targets
-    )
+def _propose_references(context: BulkContext, columns: Sequence[ColumnReport], attributes: Sequence[Attribute]) -> None:
+    """Set the `--ref` of columns that fill references with other texts than ids."""
+    references = {attribute.slug: attribute for attribute in attributes if attribute.type == AttributeType.REFERENCE}
+    for column in columns:
+        if column.target not in references or not column.samples or any(is_uuid(text.strip()) for text in column.samples):
+            continue
+        key, object_id = "OBJECT.KEY", references[column.target].target_object_id
+        if object_id is not None:
+            parent = context.directory.object(object_id)
+            types = {attribute.slug: attribute.type for attribute in context.directory.attributes(parent)}
+            email = next((slug for slug, kind in types.items() if kind == AttributeType.EMAIL == column.guessed_type), None)
+            has_domains = "domain" in types and all("." in text and " " not in text for text in column.samples)
+            key = f"{parent.slug}.{email or ('domain' if has_domains else 'name' if 'name' in types else 'KEY')}"
+        column.reference = f"{column.target}={key}"
+        column.note = column.note or f"no ids: --ref {column.reference} finds the records"
 
 
 def inspect(source: Source, attributes: Sequence[Attribute] | None = None, *, mode: Mode = Mode.CREATE) -> InspectReport:
@@ -409,9 +356,9 @@ class _Tally:
         report.longest = max(report.longest, len(text))
         if self._possible:
             self._possible = [kind for kind in self._possible if _fits(kind, text)]
-        if len(report.samples) < SAMPLES and (shown := shorten(text)) not in report.samples:
+        if len(report.samples) < SHOWN_SAMPLES and (shown := shorten(text)) not in report.samples:
             report.samples.append(shown)
-        if len(self.texts) < MOST_OPTIONS and len(text) <= SHOWN_VALUE_LENGTH:
+        if len(self.texts) < MOST_TEXTS and len(text) <= SHOWN_VALUE_LENGTH:
             self.texts[text] = None
         if len(self._seen) < MAX_DISTINCT:
             self._seen.add(hash(text))

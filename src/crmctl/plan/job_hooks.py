@@ -160,13 +160,13 @@ class JobHooks:
 
 NOT_THERE = "no record has this id"
 
-MOST_READS = 1_000
+MOST_CHECKED = 1_000
 """The maximum number of refused rows to check; with more, the service's own messages stay."""
 
 
 def _skip_missing(journal: Journal, reader: Reader, payloads: Iterable[Payload], report: Callable[[Finding], None]) -> None:
     """Read the records of refused rows and mark rows without a record as skipped. Raises reading errors."""
-    if not 0 < journal.counts()[RowState.FAILED] <= MOST_READS:
+    if not 0 < journal.counts()[RowState.FAILED] <= MOST_CHECKED:
         return
     from crmctl.read.records import find
 

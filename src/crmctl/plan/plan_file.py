@@ -32,10 +32,10 @@ from crmctl.write.journal import Header
 
 INVALID, AMBIGUOUS_ROW = "invalid", "ambiguous"
 
-LISTED = 100
+LISTED_DIFFERENCES = 100
 """Maximum number of listed differences; the count is exact."""
 
-SHOWN = 5
+NAMED_DIFFERENCES = 5
 """Maximum number of differences in the message."""
 
 
@@ -147,7 +147,7 @@ class Differences:
 
     def add(self, planned: Decision | None, now: Decision | None) -> None:
         self.count += 1
-        if len(self.listed) < LISTED:
+        if len(self.listed) < LISTED_DIFFERENCES:
             row = planned or now
             assert row is not None
             record_id = (now.id if now is not None else None) or (planned.id if planned is not None else None)
@@ -157,9 +157,9 @@ class Differences:
     def refusal(self) -> RejectedError:
         named = [
             f"line {difference['line']}{' (record ' + difference['id'] + ')' if difference['id'] else ''}: {difference['message']}"
-            for difference in self.listed[:SHOWN]
+            for difference in self.listed[:NAMED_DIFFERENCES]
         ]
-        more = f"; and {self.count - SHOWN:,} more" if self.count > SHOWN else ""
+        more = f"; and {self.count - NAMED_DIFFERENCES:,} more" if self.count > NAMED_DIFFERENCES else ""
         rows = "one row does" if self.count == 1 else f"{self.count:,} rows do"
         return RejectedError(
             f"{rows} something else than the plan says, so nothing was sent: {'; '.join(named)}{more}",

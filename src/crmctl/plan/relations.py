@@ -68,10 +68,10 @@ FOLDER = "parents"
 TELLING = types_with(Trait.TELLING)
 
 TICK_SECONDS = 0.5
-LOOKS = 8
+SEARCHES = 8
 """Number of searches for records just created; GAPS are the seconds between them."""
 
-LOOKS_FOR_REFUSED = 5
+SEARCHES_FOR_REFUSED = 5
 """Number of searches for refused parents with a unique value: 15 seconds."""
 
 UNLISTED = "; the service lists no record with this value, and may list it later"
@@ -125,7 +125,7 @@ class _Parents:
 
     def _look_for_refused(self) -> None:
         """Use refused parents that another client created since crmctl looked. Lists may show a unique one a few seconds later."""
-        for _ in GAPS.tries(LOOKS_FOR_REFUSED if self._is_unique else 1, self._wait):
+        for _ in GAPS.tries(SEARCHES_FOR_REFUSED if self._is_unique else 1, self._wait):
             self._use_existing(lambda numbers: _failures(self.journal, min(numbers), max(numbers)).keys())
             if not self.journal.counts()[RowState.FAILED]:
                 return
@@ -157,7 +157,7 @@ class _Parents:
 
     def _read_back(self) -> None:
         """Find the ids of the created parents. Raises ServiceError if the service does not show them."""
-        for look in GAPS.tries(LOOKS, self._wait):
+        for look in GAPS.tries(SEARCHES, self._wait):
             missing = self._look_for_ids(is_first=look == 1)
             if not missing:
                 return

@@ -81,10 +81,10 @@ class FindingLog:
 
 
 DUPLICATE_KEYS = "duplicate_keys"
-NAMED = 20
+NAMED_RIVALS = 20
 """Maximum number of rows in the message about keys that another client used too."""
 
-LISTED = 100
+LISTED_RIVALS = 100
 """Maximum number of such rows in the details of the error."""
 
 IN_WORDS = {"failed": "failed", "rejected": "invalid", "inDoubt": "in doubt", "unsent": "not sent"}
@@ -195,14 +195,14 @@ def duplicates_text(count: int) -> str:
 
 
 def _rivals(rivals: Sequence[dict[str, Any]]) -> PartialError:
-    named = "; ".join(f"row {rival['row']} ({rival['key']}): {', '.join(rival['ids'])}" for rival in rivals[:NAMED])
-    more = f"; and {len(rivals) - NAMED:,} more" if len(rivals) > NAMED else ""
+    named = "; ".join(f"row {rival['row']} ({rival['key']}): {', '.join(rival['ids'])}" for rival in rivals[:NAMED_RIVALS])
+    more = f"; and {len(rivals) - NAMED_RIVALS:,} more" if len(rivals) > NAMED_RIVALS else ""
     rows = "row has" if len(rivals) == 1 else "rows have"
     return PartialError(
         f"{len(rivals):,} {rows} a key that another client's new record has too: {named}{more}",
         hint="merge the records, or delete one of each",
         code=DUPLICATE_KEYS,
-        details={"duplicates": list(rivals[:LISTED])},
+        details={"duplicates": list(rivals[:LISTED_RIVALS])},
     )
 
 

@@ -309,7 +309,9 @@ def repair(context: BulkContext, request: RepairRequest) -> RepairResult:
 
 
 def _delete(context: BulkContext, journal: Journal, as_written: Collection[str], *, dry_run: bool) -> int:
-    audit.refuse_unproven(journal)
+    if not audit.is_provable(journal.header):
+        hint = f"look at the records, and delete them with crmctl bulk delete {journal.header.object} --ids FILE"
+        raise UsageError("these rows have no unique attribute: another client may have created the records", hint=hint, code="not_ours")
     if not as_written:
         return 0
     count = len(as_written)

@@ -232,7 +232,7 @@ def write_down(journal: Journal, outcomes: Iterable[Resolution], report: Callabl
     return rejected
 
 
-MOST_READS = 200
+MOST_READ_REQUESTS = 200
 """Maximum number of requests to read the records of refused updates."""
 
 
@@ -257,7 +257,7 @@ def free_refused(resolver: Resolver, journal: Journal, reader: Reader, rows: Ite
         if not lookup.refresh(index.see):
             raise ServiceError("the service does not list what is new: it does not sort by time", code="unsorted")
         journal.remember(AS_OF, lookup.as_of)
-        if len(updated) <= MOST_READS or reading_cost(reader, reader.object_id, len(updated)).requests <= MOST_READS:
+        if len(updated) <= MOST_READ_REQUESTS or reading_cost(reader, reader.object_id, len(updated)).requests <= MOST_READ_REQUESTS:
             for record in chain.from_iterable(fetch(reader, updated)):
                 existing.add(record.id.lower())
         else:
