@@ -18,8 +18,7 @@ from crmctl.files.sources import GivenInput
 from crmctl.models.findings import Finding
 from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import ImportPlan, open_input
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import run_job
+from crmctl.plan.job_run import JobHooks, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import reopen

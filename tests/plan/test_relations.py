@@ -13,8 +13,7 @@ from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.sources import GivenInput
 from crmctl.match.references import Reference, ReferenceMap
 from crmctl.plan.import_plan import ImportPlan
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import run_job
+from crmctl.plan.job_run import JobHooks, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import choose_job, reopen

@@ -18,8 +18,7 @@ from crmctl.errors import ExitCode, PartialError, UsageError
 from crmctl.files.sources import GivenInput
 from crmctl.models.resources import Attribute
 from crmctl.plan.import_plan import ImportPlan
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import run_job
+from crmctl.plan.job_run import JobHooks, run_job
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import
 from crmctl.plan.results import outcome_of
 from crmctl.plan.resume import RepairRequest, RepairResult, repair

@@ -17,8 +17,7 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.feed import FeedPlan
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import rows_of
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import run_job
+from crmctl.plan.job_run import JobHooks, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import
 from crmctl.plan.results import ImportResult
 from crmctl.plan.resume import choose_job, reopen

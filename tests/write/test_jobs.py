@@ -20,8 +20,7 @@ from crmctl.models.findings import Finding
 from crmctl.models.resources import Attribute
 from crmctl.plan.dry_run import dry_run
 from crmctl.plan.import_plan import Guard, ImportPlan, open_input
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import finished_result, run_job
+from crmctl.plan.job_run import JobHooks, finished_result, run_job
 from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_import, temporary_input
 from crmctl.plan.results import ImportResult, write_results
 from crmctl.plan.resume import choose_job, reopen

@@ -193,9 +193,11 @@ FEW = 3
 def update_records(runtime: Runtime, object_name: str, values: Mapping[str, Any]) -> None:
     """Update the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
     from crmctl.cli.fields import with_reference_ids
+    from crmctl.files.sources import is_stream
     from crmctl.plan.changes import UpdateRequest, preview_update, update
 
-    _check_ids_file(values["ids"])
+    if values["ids"] is not None:
+        is_stream(values["ids"])  # a missing file is an error before any question
     selection = _selection(runtime, object_name, "update", values)
     set_values = with_reference_ids(runtime, object_name, values.get("set_values"))
     request = UpdateRequest.taken({**values, "set_values": set_values}, object=object_name, selection=selection)
@@ -212,14 +214,6 @@ def update_records(runtime: Runtime, object_name: str, values: Mapping[str, Any]
     if not runtime.prompter.can_ask or values["ids"] == "-":
         runtime.confirm(f"Update records of {object_name}")
     show_result(runtime, update(runtime, request, lambda forecast: approve(runtime, forecast)))
-
-
-def _check_ids_file(name: str | None) -> None:
-    """Raise UsageError for a missing file of --ids: an error before any question."""
-    from crmctl.files.sources import is_stream
-
-    if name is not None:
-        is_stream(name)
 
 
 def _selection(runtime: Runtime, object_name: str, verb: str, values: Mapping[str, Any]) -> Selection:
@@ -277,11 +271,13 @@ def _sample_lines(runtime: Runtime, forecast: ChangeForecast) -> list[str]:
 
 def delete_records(runtime: Runtime, object_name: str, backup: str | bool, values: Mapping[str, Any]) -> None:
     """Delete the records that a file or conditions name. Raises UsageError if it cannot prompt without --yes, and the job's error."""
+    from crmctl.files.sources import is_stream
     from crmctl.plan.deletions import DeleteRequest, DeleteSummary, delete
 
     if not runtime.dry_run:
         runtime.emitter.check_result(DeleteSummary(object_name).to_document())
-    _check_ids_file(values["ids"])
+    if values["ids"] is not None:
+        is_stream(values["ids"])  # a missing file is an error before any question
     if not runtime.prompter.can_ask or values["ids"] == "-":
         runtime.confirm(f"Delete records of {object_name}")
     if isinstance(backup, str) and Path(backup).is_file():

@@ -25,10 +25,8 @@ from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
-from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, before_image, finding_of_merge, open_input
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import requests_made, run_or_leave_nothing
+from crmctl.plan.job_run import JobHooks, requests_made, run_or_leave_nothing, seconds_for
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import GuardedRequest, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows

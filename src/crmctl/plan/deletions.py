@@ -36,8 +36,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, Attribute, BulkFailure, BulkResult, Record, document_of
 from crmctl.plan.changes import Selection
 from crmctl.plan.import_plan import ImportPlan
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import requests_made, run_or_leave_nothing
+from crmctl.plan.job_run import JobHooks, requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportRun, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import resolve_target, store_of
 from crmctl.plan.results import ImportResult, service_words

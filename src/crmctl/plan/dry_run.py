@@ -1,4 +1,4 @@
-"""Preview an import or a saved plan, and the minimum duration of a job."""
+"""Preview an import or a saved plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.feed import Feed, FeedBases
 from crmctl.plan.import_plan import ImportPlan, PlannedInput, RowAction, open_input
 from crmctl.plan.import_records import ApplyRequest, given_input, opened_plan, prepared
-from crmctl.plan.job_run import requests_made
+from crmctl.plan.job_run import requests_made, seconds_for
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
 from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_path, compare, examples, write_plan
 from crmctl.plan.requests import ImportRequest, check_places, mirror_of, note_if_empty, resolve_target
@@ -36,12 +36,6 @@ from crmctl.read.records import reading_cost
 from crmctl.write.database import RowState
 from crmctl.write.in_flight import write_requests
 from crmctl.write.jobs import FeedCounts, Summary
-
-
-def seconds_for(context: BulkContext, requests: int) -> float:
-    """Return the seconds that so many requests of a bulk command take from now on, by what the reads before told of the rate limit."""
-    return context.service.session.time_for(requests)
-
 
 Report = Callable[[Finding], None]
 

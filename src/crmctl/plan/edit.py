@@ -18,8 +18,7 @@ from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, BulkResult, Record
 from crmctl.plan.import_plan import ImportPlan, before_image
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import run_job
+from crmctl.plan.job_run import JobHooks, run_job
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import store_of
 from crmctl.plan.results import ImportResult

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crmctl.bulk_context import BulkContext
-from crmctl.client.crm import Crm
 from crmctl.errors import CrmctlError
 from crmctl.files.rows import spool_rows
 from crmctl.files.sources import GivenInput, open_source
@@ -19,8 +18,7 @@ from crmctl.frozen import frozen
 from crmctl.models.resources import Attribute
 from crmctl.plan.final_count import LATE_FACTOR, LOOKS, NOTED_LOOKS, UNKNOWN_LAG, UNVERIFIED
 from crmctl.plan.import_plan import ImportPlan, PlannedInput
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import run_job
+from crmctl.plan.job_run import JobHooks, run_job
 from crmctl.plan.job_start import ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import (
     GuardedRequest,
@@ -37,7 +35,6 @@ from crmctl.plan.results import ImportResult
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobState
 from crmctl.write.evidence import Evidence
-from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Journal, doubtful
 from crmctl.write.methods import CONTROL_SECONDS
 
@@ -74,28 +71,21 @@ def import_records(context: BulkContext, request: ImportRequest) -> ImportResult
 
 
 def _has_waited(context: BulkContext, target: ImportTarget, plan: ImportPlan) -> bool:
-    """Wait until the lists to look up keys in show what earlier jobs created. Return whether that took time."""
-    ids = {reference.object_id for reference in plan.references} | ({target.object_id} if plan.mapping.keys else set())
-    if not ids:
-        return False
-    return _await_unfinished(context.service, store_of(context), context.origin, ids, context.listener.progress.note)
-
-
-def _await_unfinished(service: Crm, store: JobStore, origin: str, object_ids: Collection[str], note: Callable[[str], None]) -> bool:
-    """Wait until lists show what jobs of the last minutes created in these objects. Return whether crmctl had to wait.
+    """Wait until the lists to look up keys in show what jobs of the last minutes created. Return whether that took time.
 
     An unfinished job never compared its records with its rows: a late list would hide them from the next look-up. If a job saw late
     lists, some of the service's nodes may still be late.
     """
-    clock, waits = store.clock, False
-    for folder, sent_at in store.sent_since(clock.now() - RECENT_SECONDS):
+    object_ids = {reference.object_id for reference in plan.references} | ({target.object_id} if plan.mapping.keys else set())
+    clock, note, waits = context.clock, context.listener.progress.note, False
+    for folder, sent_at in store_of(context).sent_since(clock.now() - RECENT_SECONDS) if object_ids else ():
         try:
             with closing(Journal(folder, clock)) as journal:
                 header, settled_at = journal.header, sent_at + UNKNOWN_LAG * LATE_FACTOR
-                if header.origin != origin or header.object_id not in object_ids or journal.is_running:
+                if header.origin != context.origin or header.object_id not in object_ids or journal.is_running:
                     continue
                 if journal.state is JobState.OPEN or journal.recall(UNVERIFIED):
-                    waits = _await_rows(journal, Reader(service, header.object_id), settled_at, note) or waits
+                    waits = _await_rows(journal, Reader(context.service, header.object_id), settled_at, note) or waits
                 if journal.recall("lag") and (seconds_left := settled_at - clock.now()) > 0:
                     note(f"waiting {seconds_left:.0f} s, because the lists of the service were late when job {header.job} ended")
                     clock.sleep(seconds_left)

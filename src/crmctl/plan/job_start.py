@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup
     from crmctl.match.keys import AtHand
     from crmctl.models.resources import Record
-    from crmctl.plan.job_hooks import JobHooks
+    from crmctl.plan.job_run import JobHooks
     from crmctl.plan.row_actions import Resolver
 
 

@@ -40,9 +40,8 @@ from crmctl.files.whole_files import check_place
 from crmctl.frozen import frozen
 from crmctl.mirror.local_copy import MAX_AGE, LocalCopy, fresh_copy
 from crmctl.models.resources import BULK_LIMIT, Attribute, Record, document_of
-from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.import_plan import file_digest
-from crmctl.plan.job_run import requests_made
+from crmctl.plan.job_run import requests_made, seconds_for
 from crmctl.plan.job_start import keep_plan
 from crmctl.plan.merge_run import MergeJob, Survey
 from crmctl.plan.merge_steps import (

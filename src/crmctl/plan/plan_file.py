@@ -219,6 +219,7 @@ class SavedPlan:
 
     path: Path
     header: Header
+    plan: ImportPlan
     summary: Mapping[str, Any]
     _start: int = field(repr=False)
 
@@ -275,8 +276,9 @@ def _read(path: Path, file: BinaryIO) -> SavedPlan:
         raise UsageError(f"{path} is not as it was written: changed, or cut short", hint=hint, code="damaged_plan")
     try:
         summary, _ = document.pop("summary"), document.pop("format")
-        return SavedPlan(path, Header(**{**document, "kind": JobKind.IMPORT}), summary, len(first))
-    except (KeyError, TypeError) as error:
+        header = Header(**{**document, "kind": JobKind.IMPORT})
+        return SavedPlan(path, header, ImportPlan.from_document(header.plan), summary, len(first))
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is not a plan", code="not_a_plan") from error
 
 
@@ -317,11 +319,10 @@ def open_plan(saved: SavedPlan, attributes: Sequence[Attribute], source: GivenIn
             moved["input"] = f"the file {path} has changed"
     except UsageError as error:
         moved["input"] = error.message
-    plan = _options(saved)
     planned = None
     if not {"input", "schema"} & moved.keys():
         try:
-            planned = open_input(plan, path, header.input, attributes)
+            planned = open_input(saved.plan, path, header.input, attributes)
             if planned.mapping.digest != header.mapping:
                 moved["mapping"] = "its columns map to other attributes than before"
         except CrmctlError as error:
@@ -344,10 +345,3 @@ def check_rows(plan: Path, add: Callable[[Decisions], None]) -> None:
         differences = compare(read_plan(plan).decisions(), now)
     if differences.count:
         raise differences.refusal
-
-
-def _options(saved: SavedPlan) -> ImportPlan:
-    try:
-        return ImportPlan.from_document(saved.header.plan)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{saved.path} was written by another version of crmctl", code="not_a_plan") from error

@@ -143,7 +143,10 @@ def outcome_of(
         # A rejected job did not succeed, even if some rows are unchanged.
         is_rejected = journal.state is JobState.REJECTED or exit_code(result.summary.counts) is ExitCode.REJECTED
         if is_rejected and not unlinked:
-            _raise_rejected(result, journal.refusals())
+            document, refusals = result.summary.to_document(), journal.refusals()
+            if document["failed"]:
+                raise _refused(document, result.failed_file, refusals)
+            raise _orphans(document["rejected"], refusals) if refusals else rejected_rows(document["rejected"])
         reasons = journal.refusals()
         if not reasons and result.summary.counts[RowState.IN_DOUBT]:
             reasons = [*dict.fromkeys(batch.reason for batch in doubtful(journal) if batch.reason)]
@@ -156,13 +159,6 @@ def outcome_of(
 def example_summary() -> dict[str, Any]:
     files = {name: Path(name) for name in RESULT_FILES}
     return Summary("", "", "", dict.fromkeys(RowState, 0), 0, 0.0, files).to_document()
-
-
-def _raise_rejected(result: ImportResult, refusals: Sequence[str]) -> None:
-    document = result.summary.to_document()
-    if document["failed"]:
-        raise _refused(document, result.failed_file, refusals)
-    raise _orphans(document["rejected"], refusals) if refusals else rejected_rows(document["rejected"])
 
 
 def _raise_partial(result: ImportResult, reasons: Sequence[str], hint: str | None) -> None:
@@ -256,29 +252,34 @@ WIDTH_PROBLEMS = frozenset({"too_few_cells", "too_many_cells", "unnamed_column"}
 """Problems of rows whose text is still a line of cells. An import of the result file reports them again."""
 
 
-class _DelimitedRows:
-    """The text of a result file: `head`, groups of `rows` with one outcome (`first` for the first group), and `foot`."""
+class _DelimitedFile:
+    """A result file of cells: the lines of the input, without those that an earlier import added, and the outcome of each row."""
 
-    foot = ""
-
-    def __init__(self, source: Source, newline: str, added: Sequence[str]) -> None:
-        dialect, header, header_text = source.dialect, tuple(source.header), source.header_text
-        self._delimiter = dialect.delimiter or ","
+    def __init__(self, stream: TextIO, source: Source, newline: str, added: Sequence[str]) -> None:
+        header, header_text = tuple(source.header), source.header_text
+        self._stream = stream
         self._newline = newline
+        self._delimiter = source.dialect.delimiter or ","
         self._dropped = next((len(names) for names in (ADDED, ADDED_BY_FEED) if header[-len(names) :] == names), 0)
         plain = f"[^{re.escape(self._delimiter)}]*"
         self._cell = re.compile(f'"(?:[^"]|"")*"{plain}|{plain}')
         bare = header_text.rstrip(self._delimiter)
         # Name the unnamed columns at the end of the header, because an unnamed column must be the last. Imports ignore these names.
         unnamed = [f"_{number}" for number in range(1, len(header_text) - len(bare) + 1)]
-        self.head = self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed]), len(header)), *added]) + newline
+        stream.write(self._delimiter.join([self._original(self._delimiter.join([bare, *unnamed]), len(header)), *added]) + newline)
 
-    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
+    def write(self, rows: Block, outcome: Outcome) -> None:
+        """Write rows that have one outcome."""
         mark = self._delimiter
         tail = mark + delimited_row(outcome, mark).removesuffix("\n") + self._newline
         if not self._dropped and not rows.has_problems:
-            return "".join([f"{raw}{mark}{ordinal}{mark}{line}{tail}" for ordinal, line, raw in rows.texts()])
-        return "".join([f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows.rows()])
+            lines = [f"{raw}{mark}{ordinal}{mark}{line}{tail}" for ordinal, line, raw in rows.texts()]
+        else:
+            lines = [f"{self._shown(row)}{mark}{row.ordinal}{mark}{row.first_line}{tail}" for row in rows.rows()]
+        self._stream.write("".join(lines))
+
+    def finish(self) -> None:
+        pass
 
     def _shown(self, row: Row) -> str:
         if row.problem is None or row.problem.code in WIDTH_PROBLEMS:
@@ -311,18 +312,25 @@ def _json_object(row: Row, outcome: Outcome, names: Sequence[str]) -> str:
     return "{" + body + ("," if body.strip() else "") + jsontext.dumps(added)[1:]
 
 
-class _JsonRows:
-    """Like `_DelimitedRows`, with one object a line, or in an array."""
+class _JsonFile:
+    """A result file with one object a line, or an array of them."""
 
-    def __init__(self, newline: str, added: Sequence[str], *, is_array: bool) -> None:
-        self._added = added
+    def __init__(self, stream: TextIO, newline: str, added: Sequence[str], *, is_array: bool) -> None:
+        self._stream = stream
         self._newline = newline
+        self._added = added
         self._is_array = is_array
-        self.head, self.foot = ("[", "\n]\n") if is_array else ("", "")
+        self._separator = "[\n"
 
-    def rows(self, rows: Block, outcome: Outcome, *, first: bool) -> str:
-        objects = [_json_object(row, outcome, self._added) for row in rows.rows()]
-        return ("\n" if first else ",\n") + ",\n".join(objects) if self._is_array else "".join(f"{text}{self._newline}" for text in objects)
+    def write(self, rows: Block, outcome: Outcome) -> None:
+        for row in rows.rows():
+            text = _json_object(row, outcome, self._added)
+            self._stream.write(f"{self._separator}{text}" if self._is_array else f"{text}{self._newline}")
+            self._separator = ",\n"
+
+    def finish(self) -> None:
+        if self._is_array:
+            self._stream.write("\n]\n" if self._separator == ",\n" else "[\n]\n")
 
 
 FILE_OF: dict[RowState, str] = {
@@ -359,19 +367,24 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
     rows_of["duplicates"] = len(duplicates)
     paths = {name: journal.folder / f"{name}.{source.dialect.format.of_results}" for name in RESULT_FILES}
     is_fed = bool(journal.header.plan.get("feed"))
-    newline, added = newline_of(source), ADDED_BY_FEED if is_fed else ADDED
-    is_array = source.dialect.format is Format.JSON
-    form = _DelimitedRows(source, newline, added) if source.dialect.format.is_delimited else _JsonRows(newline, added, is_array=is_array)
+    added, newline, form = ADDED_BY_FEED if is_fed else ADDED, newline_of(source), source.dialect.format
     words = OF_DELETIONS if journal.header.mode == "delete" else {}
     with ExitStack() as files:
-        sinks: dict[str, list[_Sink]] = {name: [] for name in RESULT_FILES}
+
+        def opened(path: Path, mode: int) -> _DelimitedFile | _JsonFile:
+            stream = files.enter_context(_open(path, source, mode=mode))
+            if form.is_delimited:
+                return _DelimitedFile(stream, source, newline, added)
+            return _JsonFile(stream, newline, added, is_array=form is Format.JSON)
+
+        sinks: dict[str, list[_DelimitedFile | _JsonFile]] = {name: [] for name in RESULT_FILES}
         for name, path in paths.items():
             if rows_of[name]:
-                sinks[name].append(_Sink(files.enter_context(_open(path, source, mode=0o600)), form))
+                sinks[name].append(opened(path, 0o600))
             else:
                 path.unlink(missing_ok=True)
         if failed_copy is not None:
-            sinks["failed"].append(_Sink(files.enter_context(_open(failed_copy, source)), form))
+            sinks["failed"].append(opened(failed_copy, 0o666))
         told = None
         if is_fed:
             from crmctl.plan.feed import KeptValues
@@ -388,23 +401,6 @@ def write_results(journal: Journal, source: Source, failed_copy: Path | None = N
                 )
         for sink in (sink for group in sinks.values() for sink in group):
             sink.finish()
-
-
-class _Sink:
-    """One file being written."""
-
-    def __init__(self, stream: TextIO, form: _DelimitedRows | _JsonRows) -> None:
-        self._stream = stream
-        self._form = form
-        self._first = True
-        stream.write(form.head)
-
-    def write(self, rows: Block, outcome: Outcome) -> None:
-        self._stream.write(self._form.rows(rows, outcome, first=self._first))
-        self._first = False
-
-    def finish(self) -> None:
-        self._stream.write(self._form.foot)
 
 
 def _judged(journal: Journal, source: Source, alone: Mapping[int, object]) -> Iterator[tuple[Block, RowEntry]]:
@@ -425,16 +421,12 @@ def newline_of(source: Source) -> str:
     if not dialect.format.is_text:
         return "\n"
     with open_text(source.path, source.name, Encoding(dialect.encoding, dialect.bom), compressed=dialect.compressed) as text:
-        while block := text.read(BLOCK):
-            ends = [at for mark in "\r\n" if (at := block.find(mark)) >= 0]
-            if ends:
-                at = min(ends)
-                return "\r\n" if (block + text.read(1))[at : at + 2] == "\r\n" else block[at]
-    return "\n"
+        first = re.search("\r\n|\r|\n", text.read(BLOCK))
+    return first[0] if first else "\n"
 
 
 @contextmanager
-def _open(path: Path, source: Source, *, mode: int = 0o666) -> Iterator[TextIO]:
+def _open(path: Path, source: Source, *, mode: int) -> Iterator[TextIO]:
     """Open a result file in the input's encoding. Characters it cannot express are escaped."""
     with whole_file(path, encoding=source.dialect.encoding, errors="backslashreplace", mode=mode) as stream:
         if source.dialect.bom:

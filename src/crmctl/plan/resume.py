@@ -23,8 +23,7 @@ from crmctl.plan.feed import FILE_NAME as KEPT
 from crmctl.plan.feed import KeptValues
 from crmctl.plan.import_plan import ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.plan.import_run import rows_of
-from crmctl.plan.job_hooks import JobHooks
-from crmctl.plan.job_run import finished_result, run_job
+from crmctl.plan.job_run import JobHooks, finished_result, run_job
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.requests import RunRequest, check_places, resolve_target, store_of, takes_turn
 from crmctl.plan.results import ImportResult, duplicates_text, lacks_files, write_results
@@ -117,7 +116,6 @@ def reopen_finished(context: BulkContext, reference: str) -> ImportJob:
     store = store_of(context)
     info = store.find(reference)
     refuse_running(info)
-    check_service(info.header, context.origin)
     try:
         return reopen(store, info, context.origin)
     except CrmctlError as error:

@@ -19,11 +19,10 @@ from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Record, document_of
 from crmctl.plan.audit import name_records, walk_new
-from crmctl.plan.dry_run import seconds_for
 from crmctl.plan.feed import feed_of
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.import_run import deliver, rows_of
-from crmctl.plan.job_run import requests_made
+from crmctl.plan.job_run import requests_made, seconds_for
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.merge_steps import MODE
 from crmctl.plan.resume import job_of_mode, reopen_finished

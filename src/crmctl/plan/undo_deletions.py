@@ -23,7 +23,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, AttributeType, Record, document_of
 from crmctl.plan.audit import capture_ids
 from crmctl.plan.deletions import KeptRecords
-from crmctl.plan.dry_run import seconds_for
+from crmctl.plan.job_run import seconds_for
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import begin_phase, phase_context, send_phase
 from crmctl.plan.requests import referring_attributes

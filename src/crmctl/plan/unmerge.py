@@ -14,7 +14,7 @@ from crmctl.dedupe.merge_plan import held
 from crmctl.errors import CrmctlError, NotFoundError, UsageError
 from crmctl.match.references import replace_ids
 from crmctl.models.resources import BULK_LIMIT, Record, document_of
-from crmctl.plan.dry_run import seconds_for
+from crmctl.plan.job_run import seconds_for
 from crmctl.plan.merge_records import merge_schema, sending
 from crmctl.plan.merge_steps import (
     MODE,
