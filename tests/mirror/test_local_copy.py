@@ -51,7 +51,7 @@ def copy(context: MirrorContext) -> Iterator[LocalCopy]:
 def test_references_and_single_records(context: MirrorContext, copy: LocalCopy) -> None:
     first, *_, last = context.service.rows
     [found] = copy.referring_to(OBJECT_ID, [first])
-    assert (found.object_id, found.slug, found.record.id) == (OBJECT_ID, "boss", last)
+    assert (found[0], found[1].id) == (OBJECT_ID, last)
     record = copy.record(OBJECT_ID, last)
     assert record is not None
     assert record.wire == context.service.rows[last].wire()
@@ -78,15 +78,13 @@ def test_a_record_is_found_by_its_id_in_any_case(upper: bool, tmp_path: Path, mo
 
 def test_it_is_brought_up_to_date_only_where_it_is_too_old(context: MirrorContext) -> None:
     asked = context.service.requests
-    for max_age in (3600.0, None):
-        found = fresh_copy(context, [OBJECT_ID], max_age)  # type: ignore[arg-type]
-        assert found is not None
-        assert found[1] is None
-        found[0].close()
+    found = fresh_copy(context, [OBJECT_ID], 3600.0)  # type: ignore[arg-type]
+    assert found is not None
+    found.close()
     assert context.service.requests == asked
     context.service.advance(90 * MINUTE)
     found = fresh_copy(context, [OBJECT_ID], 3600.0)  # type: ignore[arg-type]
     assert found is not None
-    assert found[1] is not None
-    found[0].close()
-    assert fresh_copy(context, ["another object"]) is None  # type: ignore[arg-type]
+    found.close()
+    assert context.service.requests > asked
+    assert fresh_copy(context, ["another object"], 3600.0) is None  # type: ignore[arg-type]

@@ -222,7 +222,8 @@ def test_an_error_every_batch_would_meet_stops_and_the_job_can_go_on(journal: Jo
     server = BulkServer()
     server.faults[1] = Fault(status=status)
     result = run(server.crm(), journal, prepared(500), ONE)
-    assert exit_code(journal.counts(), result.error) == code
+    assert result.error is not None
+    assert result.error.exit_code == code
     assert len(server.writes) == 2
     assert journal.counts()[RowState.UNSENT] == 400
     run(server.crm(), journal, prepared(500), ONE)
@@ -234,7 +235,8 @@ def test_a_rate_limit_that_does_not_clear_leaves_the_rest_unsent(journal: Journa
     server = BulkServer()
     server.faults[1] = Fault(status=429, headers={"Retry-After": "1000"})
     result = run(server.crm(max_wait=5), journal, prepared(300), ONE)
-    assert exit_code(journal.counts(), result.error) == 5
+    assert result.error is not None
+    assert result.error.exit_code == 5
     assert journal.counts()[RowState.UNSENT] == 200
 
 
@@ -253,7 +255,8 @@ def test_without_a_connection_nothing_was_sent(journal: Journal) -> None:
     with closing(HttpTransport()) as transport:
         crm = Crm(Session(origin, Credential("key", "test", origin), transport, clock=FakeClock(), max_wait=1))
         result = run(crm, journal, prepared(300))
-    assert exit_code(journal.counts(), result.error) == 6
+    assert result.error is not None
+    assert result.error.exit_code == 6
     assert journal.counts()[RowState.UNSENT] == 300
 
 
@@ -318,7 +321,8 @@ def test_an_interrupted_check_sends_nothing_and_starts_over(journal: Journal) ->
 
     server = BulkServer()
     result = run(server.crm(), journal, Impatient(prepared(2000)))
-    assert exit_code(journal.counts(), result.error) == 130
+    assert result.error is not None
+    assert result.error.exit_code == 130
     assert (server.writes, journal.state) == ([], JobState.CHECKING)
     run(server.crm(), journal, prepared(2000))
     assert server.values("n") == once(*range(1, 2001))
@@ -361,7 +365,8 @@ def test_requests_in_flight_end_when_another_one_stops_the_job(journal: Journal)
     server.faults[0] = Fault(applies=True, hold=gate, status=200, body={"created": 100, "updated": 0, "failed": []})
     server.refuse_batch = lambda records: gate.set() or (403, "not any more") if len(server.writes) > 3 else None
     result = run(server.crm(), journal, prepared(2000), DeliveryOptions(concurrency=2))
-    assert exit_code(journal.counts(), result.error) == 4
+    assert result.error is not None
+    assert result.error.exit_code == 4
     assert journal.counts()[RowState.CREATED] == len(server.records) >= 300
     assert journal.counts()[RowState.IN_DOUBT] == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crmctl.errors import DeniedError, ExitCode
+from crmctl.errors import ExitCode
 from crmctl.write.database import RowState
 from crmctl.write.jobs import FeedCounts, exit_code
 
@@ -28,5 +28,4 @@ def test_refused_and_nothing_written_is_rejected(counts: dict[RowState, int]) ->
 def test_other_ends_of_a_job() -> None:
     assert exit_code(NO_ROWS) is ExitCode.OK
     assert exit_code(NO_ROWS | {RowState.UNSENT: 1}) is ExitCode.PARTIAL
-    assert exit_code(NO_ROWS | {RowState.CREATED: 1}, DeniedError("no key")) is ExitCode.DENIED
     assert FeedCounts() == (0, 0)

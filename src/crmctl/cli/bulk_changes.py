@@ -53,9 +53,9 @@ def import_file(runtime: Runtime, options: Mapping[str, Any]) -> None:
 def apply_saved(runtime: Runtime, request: ApplyRequest) -> None:
     """Carry out a plan, or show it with --dry-run."""
     from crmctl.plan.import_records import apply_plan
-    from crmctl.plan.merge_records import holds_merges
+    from crmctl.plan.merge_records import is_merge_plan
 
-    if holds_merges(request.file):
+    if is_merge_plan(request.file):
         apply_merges(runtime, request)
         return
     if runtime.dry_run:

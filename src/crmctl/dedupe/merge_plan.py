@@ -272,15 +272,6 @@ def write_merge_plan(path: Path, header: MergePlanHeader, merges: Iterable[Plann
             file.write(jsontext.dumps(merge.to_document()).encode() + b"\n")
 
 
-def is_merge_plan(path: Path) -> bool:
-    """Whether the first line of a file is the header of a merge plan; false for an unreadable file."""
-    try:
-        with path.open("rb") as file:
-            return f'"{KIND}"'.encode() in file.readline(1 << 20)
-    except OSError:
-        return False
-
-
 class MergePlanFile:
     """A plan file. Every read returns the same groups while the file is unchanged."""
 

@@ -62,10 +62,6 @@ class Reference:
     def rule(self) -> KeyRule:
         return KeyRule((Attribute(id=self.key, slug=self.key, type=self.type, config=self.config, is_unique=self.is_unique),))
 
-    def stand_in(self, attribute: Attribute) -> Attribute:
-        """Return the attribute as filled by the file, with the type of the key."""
-        return attribute.with_changes(type=self.type, config=self.config, is_unique=False)
-
     def to_document(self) -> Json:
         return asdict(self)
 
@@ -122,10 +118,9 @@ def references_in(header: Sequence[str], attributes: Sequence[Attribute], texts:
 
 
 def stand_ins(attributes: Sequence[Attribute], references: Sequence[Reference]) -> list[Attribute]:
-    by_slug = {reference.slug: reference for reference in references}
-    return [
-        reference.stand_in(attribute) if (reference := by_slug.get(attribute.slug)) is not None else attribute for attribute in attributes
-    ]
+    """Return the attributes as the file fills them: references with the type of their key."""
+    keys = {reference.slug: {"type": reference.type, "config": reference.config, "is_unique": False} for reference in references}
+    return [attribute.with_changes(**keys[attribute.slug]) if attribute.slug in keys else attribute for attribute in attributes]
 
 
 FILE_NAME = "references.sqlite"
@@ -181,10 +176,6 @@ class ParentGroup(NamedTuple):
 
     reference: Reference
     size: int
-
-    @property
-    def rule(self) -> KeyRule:
-        return self.reference.rule
 
 
 class _Meaning(NamedTuple):

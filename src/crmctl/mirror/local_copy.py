@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, Self, Unpack
 
 from crmctl.bulk_context import BulkContext
 from crmctl.client.answers import ListQuery, Page
@@ -14,7 +14,7 @@ from crmctl.errors import NotFoundError, RejectedError
 from crmctl.files.spills import chunks
 from crmctl.mirror.file import ACTIVITIES, MirrorFile, SqlValue, SyncState, fingerprint_of, quoted, storage_errors
 from crmctl.mirror.place import mirror_path
-from crmctl.mirror.sync import SyncReport, SyncRequest, references_to, sync_mirror
+from crmctl.mirror.sync import SyncRequest, references_to, sync_mirror
 from crmctl.models import jsontext
 from crmctl.models.resources import Activity, Attribute, AttributeType, Record
 from crmctl.values.conditions import value_test
@@ -25,14 +25,6 @@ MAX_AGE = 3600.0
 """Default for the age in seconds at which a mirror is stale."""
 
 Admits = Callable[[Record], bool]
-
-
-class Referring(NamedTuple):
-    """A record that refers to another, its object, and the attribute that refers."""
-
-    object_id: str
-    slug: str
-    record: Record
 
 
 class LocalCopy(ExitStack):
@@ -62,11 +54,6 @@ class LocalCopy(ExitStack):
         """Return an object's state; None if the mirror does not have it."""
         state = self._file.state(object_id)
         return state if state is not None and state.syncs else None
-
-    def holds(self, object_id: str, slugs: Iterable[str]) -> bool:
-        """Whether the mirror has the object with the values of all these attributes."""
-        state = self.state(object_id)
-        return state is not None and not set(slugs) & set(state.excluded)
 
     def attributes(self, object_id: str) -> list[Attribute]:
         rows = self._db.execute("SELECT _data FROM attributes WHERE object_id = ? ORDER BY display_order", (object_id,))
@@ -109,13 +96,13 @@ class LocalCopy(ExitStack):
         rows = self._rows(f"SELECT _data FROM {self._table(object_id)} WHERE id = ?", (record_id,))
         return next((_record(wire) for (wire,) in rows), None)
 
-    def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[Referring]:
-        """Yield the records of any object that refer to these records of this object."""
+    def referring_to(self, object_id: str, record_ids: Collection[str]) -> Iterator[tuple[str, Record]]:
+        """Yield the records of any object that refer to these records of this object, with their object."""
         with storage_errors(self.path):
             for other, table, column in references_to(self._file, object_id):
                 statement = f"SELECT _data FROM {quoted(table)} WHERE {quoted(column)} IN (SELECT value FROM json_each(?))"
                 for row in self._db.execute(statement, (jsontext.dumps(list(record_ids)),)).fetchall():
-                    yield Referring(other, column, _record(row[0]))
+                    yield other, _record(row[0])
 
     def _rows(self, statement: str, values: Sequence[SqlValue] = ()) -> Iterator[tuple[Any, ...]]:
         with storage_errors(self.path):
@@ -128,10 +115,10 @@ class LocalCopy(ExitStack):
         return quoted(state.table_name)
 
 
-def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | None = MAX_AGE) -> tuple[LocalCopy, SyncReport | None] | None:
-    """Open the mirror if it has all these objects (by id). Objects older than `max_age` seconds (0: always; None: never) are synced first.
+def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float) -> LocalCopy | None:
+    """Open the mirror if it has all these objects (by id), else return None. Raises what a sync raises.
 
-    Return the mirror and the report of the sync (None if none was needed), or None without such a mirror. Raises what a sync raises.
+    Objects older than `max_age` seconds (0: always) are synced first.
     """
     copy = LocalCopy.find(context)
     if copy is None:
@@ -140,12 +127,11 @@ def fresh_copy(context: BulkContext, objects: Sequence[str], max_age: float | No
         states = [state for object_id in objects if (state := copy.state(object_id)) is not None]
         if len(states) < len(objects):
             return None
-        now, limit = context.clock.now(), max_age or 0.0
-        old = [state.object_id for state in states if not state.proven or not limit or not 0 <= now - state.taken / MICROS <= limit]
-        stale = old if max_age is not None else []
-    report = sync_mirror(context, SyncRequest(stale, activities=False)) if stale else None
-    again = LocalCopy.find(context)
-    return None if again is None else (again, report)
+        ages = ((state, context.clock.now() - state.taken / MICROS) for state in states)
+        stale = [state.object_id for state, age in ages if not state.proven or not max_age or not 0 <= age <= max_age]
+    if stale:
+        sync_mirror(context, SyncRequest(stale, activities=False))
+    return LocalCopy.find(context)
 
 
 def _record(wire: str) -> Record:

@@ -207,28 +207,24 @@ def has_full_text(db: sqlite3.Connection) -> bool:
     return bool(db.execute("SELECT sqlite_compileoption_used('ENABLE_FTS5')").fetchone()[0])
 
 
-def write_objects(file: MirrorFile, objects: Iterable[Object], state: SyncState) -> None:
-    for crm_object in objects:
-        row = (
-            crm_object.id, crm_object.slug, state.table_name, crm_object.type, crm_object.plural_name, crm_object.singular_name,
-            crm_object.description, crm_object.is_active, crm_object.created_at, crm_object.updated_at, wire_text(crm_object.wire),
-        )  # fmt: skip
-        _insert(file, "objects", row)
-
-
-def write_attributes(file: MirrorFile, of: Object, attributes: Sequence[Attribute], state: SyncState) -> None:
-    """Write the attributes of an object; `column_name` is NULL for one without its own column."""
+def write_object(file: MirrorFile, of: Object, attributes: Sequence[Attribute], state: SyncState) -> None:
+    """Write an object and its attributes; `column_name` is NULL for one without its own column."""
+    row = (
+        of.id, of.slug, state.table_name, of.type, of.plural_name, of.singular_name, of.description, of.is_active, of.created_at,
+        of.updated_at, wire_text(of.wire),
+    )  # fmt: skip
+    _insert(file, "objects", row)
     file.db.execute("DELETE FROM attributes WHERE object_id = ?", (of.id,))
     kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
     columns = {column.attribute.id for column in table_columns(kept, state.loose) if column.part is None}
     for attribute in attributes:
-        row = (
+        fields = (
             attribute.id, of.id, attribute.slug, attribute.name, attribute.type, attribute.slug if attribute.id in columns else None,
             attribute.is_required, attribute.is_unique, attribute.is_list, attribute.is_active, attribute.display_order,
             None if attribute.config is None else jsontext.dumps(attribute.config),
             attribute.created_at, attribute.updated_at, wire_text(attribute.wire),
         )  # fmt: skip
-        _insert(file, "attributes", row)
+        _insert(file, "attributes", fields)
 
 
 def write_members(file: MirrorFile, members: Iterable[Member]) -> None:

@@ -88,7 +88,13 @@ class ObjectSync:
             else:
                 discard_scan(self.file.path, self.state.object_id)
                 return result
-        return self._read_everything(why)
+        page = self._head()
+        if (result_at_once := self._at_once(page, why)) is not None:
+            discard_scan(self.file.path, self.state.object_id)
+            return result_at_once
+        with self.staged() as staging:
+            written = self.take(staging, self.scan(staging, why, page))
+        return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
     def read_again(self, written: Written) -> int:
         """Read only the records that referred to deleted ones; return the requests. Raises CannotProve if they are too many."""
@@ -219,16 +225,6 @@ class ObjectSync:
             if self.table.known(record_id) is not None:
                 written.updated += self.table.write([record]).updated
         db.execute("DELETE FROM _reread WHERE object_id = ?", (object_id,))
-
-    def _read_everything(self, why: str) -> ObjectResult:
-        page = self._head()
-        at_once = self._at_once(page, why)
-        if at_once is not None:
-            discard_scan(self.file.path, self.state.object_id)
-            return at_once
-        with self.staged() as staging:
-            written = self.take(staging, self.scan(staging, why, page))
-        return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
     def staged(self, *, resumes: bool = True) -> AbstractContextManager[Staging]:
         """Open the file that keeps an unfinished full read. A read with other attributes is not resumed."""

@@ -36,9 +36,8 @@ from crmctl.mirror.mirror_tables import (
     has_full_text,
     holds_activity,
     write_activity,
-    write_attributes,
     write_members,
-    write_objects,
+    write_object,
 )
 from crmctl.mirror.object_sync import JustRead, ObjectResult, ObjectSync
 from crmctl.mirror.place import mirror_path
@@ -324,8 +323,7 @@ class MirrorSync:
         why = "it was asked for" if request.full and state.syncs else None
         result = self._sync_of(crm_object, state).run(why)
         with self._file.transaction():
-            write_objects(self._file, [crm_object], state)
-            write_attributes(self._file, crm_object, attributes, state)
+            write_object(self._file, crm_object, attributes, state)
             self._remember_deleted(crm_object, result)
             begin_log(self._file, state, self._context.clock.now())
         self.report.results.append(result)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from crmctl.bulk_context import BulkContext, showing, watch_interrupts
 from crmctl.dedupe.candidates import MatchCandidates
 from crmctl.dedupe.merge_plan import (
+    KIND,
     MOST_ACTIVITIES,
     OLDEST,
     UNION,
@@ -28,7 +29,6 @@ from crmctl.dedupe.merge_plan import (
     PlannedMerge,
     choose_survivor,
     find_groups,
-    is_merge_plan,
     merge_values,
     parse_keep,
     write_merge_plan,
@@ -163,8 +163,13 @@ class MergePreview:
         }  # fmt: skip
 
 
-def holds_merges(file: str) -> bool:
-    return file != "-" and is_merge_plan(Path(file))
+def is_merge_plan(file: str) -> bool:
+    """Whether the first line of a file is the header of a merge plan; false for stdin and an unreadable file."""
+    try:
+        with Path(file).open("rb") as content:
+            return file != "-" and f'"{KIND}"'.encode() in content.readline(1 << 20)
+    except OSError:
+        return False
 
 
 def example_merge() -> dict[str, Any]:
@@ -318,10 +323,9 @@ def _run(context: BulkContext, journal: MergeJournal, schema: MergeSchema, merge
         sender = stack.enter_context(sending(context, journal, schema))
         survey = stack.enter_context(Survey(context.service, schema, context.listener.progress.note))
         try:
-            local_copy = fresh_copy(context, survey.objects, 0.0)
-            if local_copy is not None:
-                stack.enter_context(local_copy[0])
-            copy = local_copy[0] if local_copy is not None else None
+            copy = fresh_copy(context, [*{schema.object_id, *schema.referring}], 0.0)
+            if copy is not None:
+                stack.enter_context(copy)
             MergeJob(journal, merges, schema, survey, sender, context.listener.progress, copy).run()
         except CrmctlError as error:
             ended = error
@@ -495,9 +499,8 @@ def _propose(
 
 def _read(context: BulkContext, request: DedupeRequest, object_id: str, candidates: MatchCandidates, result: DedupeResult) -> None:
     """Read every record of the object: from the mirror if it is complete, else from the service."""
-    local_copy = fresh_copy(context, [object_id], request.max_age)
-    if local_copy is not None:
-        copy, _ = local_copy
+    copy = fresh_copy(context, [object_id], request.max_age)
+    if copy is not None:
         with copy:
             state = copy.state(object_id)
             if state is not None and state.proven and not state.excluded:

@@ -76,10 +76,6 @@ class Survey(Spill):
         for page in fetch(Reader(self._service, self._schema.object_id), self._ids, announce):
             self._take_all(self._schema.object_id, page)
 
-    @property
-    def objects(self) -> list[str]:
-        return list(self._lookups)
-
     def fill(self, copy: LocalCopy | None = None) -> None:
         """Read everything from the mirror if it is complete, else from the service. Raises read errors."""
         if copy is not None and self._is_in(copy):
@@ -91,9 +87,8 @@ class Survey(Spill):
     def _is_in(self, copy: LocalCopy) -> bool:
         slugs = {object_id: self._schema.referring_slugs(object_id) for object_id in self._schema.referring}
         slugs = {self._schema.object_id: [attribute.slug for attribute in self._schema.attributes], **slugs}
-        states = [copy.state(object_id) for object_id in self._lookups]
-        proven = all(state is not None and state.proven for state in states)
-        return proven and all(copy.holds(object_id, slugs[object_id]) for object_id in self._lookups)
+        states = {object_id: copy.state(object_id) for object_id in self._lookups}
+        return all(state is not None and state.proven and not {*slugs[name]} & {*state.excluded} for name, state in states.items())
 
     def _fill_from(self, copy: LocalCopy) -> None:
         object_id = self._schema.object_id
@@ -107,8 +102,8 @@ class Survey(Spill):
         self._look_for_missing()
         losers = [record_id for record_id, loses in members if loses]
         for at in range(0, len(losers), MANY):
-            for holder in copy.referring_to(object_id, losers[at : at + MANY]):
-                self.take(holder.object_id, holder.record)
+            for holder_object, record in copy.referring_to(object_id, losers[at : at + MANY]):
+                self.take(holder_object, record)
 
     def _fill_from_service(self) -> None:
         losers = [row[0] for row in self._db.execute("SELECT given FROM member WHERE loses")]

@@ -121,7 +121,7 @@ class _Parents:
 
     @property
     def _is_unique(self) -> bool:
-        return any(attribute.is_unique for attribute in self.group.rule.attributes)
+        return self.group.reference.is_unique
 
     def _look_for_refused(self) -> None:
         """Use refused parents that another client created since crmctl looked. Lists may show a unique one a few seconds later."""
@@ -145,7 +145,7 @@ class _Parents:
 
     def _use_existing(self, chosen: Callable[[Sequence[int]], Collection[int]]) -> None:
         """Look for chosen parents that another client created since, and do not create them."""
-        with KeyIndex(self.group.rule) as index:
+        with KeyIndex(self.group.reference.rule) as index:
             for chunk in chunks(self._all()):
                 numbers = chosen([number for number, _, _ in chunk])
                 for number, data, _ in chunk:
@@ -168,7 +168,7 @@ class _Parents:
 
     def _look_for_ids(self, *, is_first: bool) -> int:
         """Search once for the ids of created parents. Return how many are still missing."""
-        with KeyIndex(self.group.rule) as index:
+        with KeyIndex(self.group.reference.rule) as index:
             for chunk in chunks(self._all()):
                 failed = _failures(self.journal, chunk[0][0], chunk[-1][0])
                 for number, data, record_id in chunk:

@@ -27,7 +27,7 @@ from crmctl.plan.job_start import ImportJob
 from crmctl.plan.merge_steps import MODE
 from crmctl.plan.resume import job_of_mode, reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
-from crmctl.plan.undo_updates import Parents, UndoReport, Updates, written_rows
+from crmctl.plan.undo_updates import LISTED, Parents, UndoReport, Updates, written_rows
 from crmctl.read.read_back import Reader
 from crmctl.read.records import Cost, announced, find, read_one
 from crmctl.read.stable_pages import SeenIds
@@ -44,9 +44,6 @@ LOOKS = 5
 """Number of looks for the first undone record; GAPS are the seconds between them."""
 
 GAPS = Backoff(longest=4.0, jitter=0.0)
-
-LISTED = 1000
-"""Maximum number of rows of each kind in a report; the counts are exact."""
 
 
 @dataclass

@@ -58,6 +58,9 @@ WAYS = {
 }
 """Hints about changes that an undo leaves in place."""
 
+LISTED = 1000
+"""Maximum number of rows of each kind in a report; the counts are exact."""
+
 
 @dataclass
 class UndoReport:

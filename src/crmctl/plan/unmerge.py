@@ -29,7 +29,7 @@ from crmctl.plan.merge_steps import (
 )
 from crmctl.plan.resume import check_service
 from crmctl.plan.undo_deletions import LostRecords, Recreation, recreate
-from crmctl.plan.undo_updates import UndoReport
+from crmctl.plan.undo_updates import LISTED, UndoReport
 from crmctl.read.records import swap_links
 from crmctl.write.database import JobState
 from crmctl.write.in_flight import DeliveryOptions, SendContext, write_requests
@@ -39,8 +39,8 @@ from crmctl.write.steps import Step, StepKind, StepState
 OPEN = (GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING, GroupState.UNDONE)
 """States of groups that may still need an undo."""
 
-
-LISTED = 1000
+WRITING = (StepKind.SURVIVOR, StepKind.CLAIM, StepKind.REFERENCE, StepKind.FREE)
+"""Kinds of steps that write values to a record."""
 
 
 @dataclass
@@ -140,8 +140,10 @@ class Unmerge:
         for group in groups:
             # A record that is still there is not recreated.
             self.sender.settle([step for step in journal.steps(group.number, StepState.SENDING) if step.kind is StepKind.DELETE])
-            for step in _written(self._done([group])):
-                self.records.want(step.object_id, step.target)
+            deleted = _deleted(steps := self._done([group]))
+            for step in steps:
+                if step.kind in WRITING and step.target.lower() not in deleted:
+                    self.records.want(step.object_id, step.target)
         self.progress.start("taking apart", 2 * len(groups))
         self.records.fill()
         for wave in waves:
@@ -273,12 +275,6 @@ def _last_first(steps: Iterable[Step]) -> list[list[Step]]:
             parts.append([])
         parts[turn].append(step)
     return parts
-
-
-def _written(steps: Sequence[Step]) -> list[Step]:
-    deleted = _deleted(steps)
-    kinds = (StepKind.SURVIVOR, StepKind.CLAIM, StepKind.REFERENCE, StepKind.FREE)
-    return [step for step in steps if step.kind in kinds and step.target.lower() not in deleted]
 
 
 def _deleted(steps: Iterable[Step]) -> set[str]:

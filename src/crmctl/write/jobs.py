@@ -72,14 +72,8 @@ class Summary:
         }
 
 
-def exit_code(counts: Mapping[RowState, int], error: CrmctlError | None = None) -> ExitCode:
-    """Return the exit code of a job.
-
-    An error that ended the job decides. Otherwise: 0 if every row succeeded, 9 if rows were rejected or refused and none was written, else
-    10.
-    """
-    if error is not None:
-        return error.exit_code
+def exit_code(counts: Mapping[RowState, int]) -> ExitCode:
+    """Return 0 if every row of a job succeeded, 9 if rows were rejected or refused and none was written, else 10."""
     succeeded = counts[RowState.CREATED] + counts[RowState.UPDATED] + counts[RowState.UNCHANGED] + counts[RowState.SKIPPED]
     if succeeded == sum(counts.values()):
         return ExitCode.OK
