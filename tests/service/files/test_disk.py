@@ -61,7 +61,7 @@ def test_an_abandoned_upload_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_all_files_share_the_quota_and_freed_space_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks, "REFUSAL_SECONDS", 0.0)
+    monkeypatch.setattr(disks, "COUNT_SECONDS", 0.0)
     folder, heading = tmp_path / "files", 60
     disk, beside = Disk(folder, 3000), Disk(folder, 3000)
     put(disk, "a", b"x" * 1000)

@@ -151,9 +151,6 @@ ABANDONED_SECONDS = 24 * 3600.0
 COUNT_SECONDS = 10.0
 """How often files are counted, which other processes add and remove too."""
 
-REFUSAL_SECONDS = 1.0
-"""How fresh the count must be to refuse a file."""
-
 
 class Room:
     """Bytes of all files in one folder, and of those that this process is writing."""
@@ -167,14 +164,12 @@ class Room:
     def reserve(self, count: int, most: int) -> None:
         """Reserve so many bytes. Raises OverQuota when all files together would have more than `most`."""
         with self._lock:
-            for age in (COUNT_SECONDS, REFUSAL_SECONDS):
-                if time.monotonic() - self._counted_at >= age:
-                    self._stored = sum(_size(file) for file in self._folder.glob("??/*"))
-                    self._counted_at = time.monotonic()
-                if self._stored + self._reserved + count <= most:
-                    self._reserved += count
-                    return
-        raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
+            if time.monotonic() - self._counted_at >= COUNT_SECONDS:
+                self._stored = sum(_size(file) for file in self._folder.glob("??/*"))
+                self._counted_at = time.monotonic()
+            if self._stored + self._reserved + count > most:
+                raise OverQuota(f"all uploaded files together would be over the quota of {size_text(most)}", {"limit": most})
+            self._reserved += count
 
     def release(self, reserved: int, stored: int = 0) -> None:
         """Give reserved bytes back, of which so many more are stored now."""

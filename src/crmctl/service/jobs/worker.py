@@ -139,9 +139,8 @@ class Dispatcher(BackgroundJob):
         self._consumers = consumers
 
     def run_once(self) -> bool:
-        if not self._context.engine.read(change_log.is_waiting):
-            return False
-        return self._context.engine.write(self._dispatch)
+        engine = self._context.engine
+        return engine.read(change_log.is_waiting) and engine.write(self._dispatch)
 
     def _dispatch(self, tx: Tx) -> bool:
         events = change_log.take_waiting(tx, BATCH)

@@ -128,7 +128,8 @@ def plan_report(tx: Tx, definition: ReportDefinition, schema: Schema) -> Plan:
     currency = None if not money else CURRENCY if group is None or group.slug != CURRENCY else f"{CURRENCY}_code"
     computed = ([group.slug] if group else []) + ([currency] if currency else []) + [measure.name for measure in measures]
     names = computed if grouped else _columns(schema, definition.columns)
-    _refuse_repeats(names)
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise BadRequest(f"two columns of the results are called {repeated}", {"field": "columns"})
     sort = definition.sort
     if sort is not None:
         _check_sort(schema, sort.field, names, grouped=grouped)
@@ -192,12 +193,6 @@ def _attribute(schema: Schema, slug: str, field: str) -> StoredAttribute:
         valid = ", ".join(schema.attributes)
         raise BadRequest(f"{field}: unknown attribute {shown(slug)!r}; the attributes are: {valid}", {"field": field})
     return schema.attributes[slug]
-
-
-def _refuse_repeats(names: Sequence[str]) -> None:
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise BadRequest(f"two columns of the results are called {repeated}", {"field": "columns"})
 
 
 MOST_GROUPS = 100_000

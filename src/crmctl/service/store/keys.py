@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import hmac
 import math
-import re
 import secrets
 import threading
 from collections.abc import Callable, Collection
@@ -21,6 +20,7 @@ from crmctl.service.faults import BadRequest, Busy, NotFound
 from crmctl.service.store import logs
 from crmctl.service.store.record_tables import require_name
 from crmctl.service.store.tx import Row, Rows, Stamp, Tx, micros_of, required, to_micros, to_wire
+from crmctl.values.moments import read_span
 from crmctl.values.value_readers import Invalid, canonical_uuid, parse_instant
 
 PREFIX = "crs_"
@@ -256,18 +256,16 @@ def put_value(tx: Tx, name: str, value: str) -> None:
     )
 
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-
 def parse_expiry(text: str, now: float) -> float:
     """Return Unix seconds of `30d`, `12h`, `2027-01-31` (its midnight, UTC) or a timestamp. Raises BadRequest, also for the past."""
-    span = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip())
     try:
-        end = now + int(span[1]) * _SECONDS[span[2]] if span else micros_of(parse_instant(text.strip())) / 1_000_000
-    except Invalid:
-        raise BadRequest(
-            f"{text!r} is neither a date (2027-01-31), a timestamp, nor a span such as 30d or 12h", {"field": "expires"}
-        ) from None
+        end = now + read_span(text.strip())
+    except ValueError:
+        try:
+            end = micros_of(parse_instant(text.strip())) / 1_000_000
+        except Invalid:
+            message = f"{text!r} is neither a date (2027-01-31), a timestamp, nor a span such as 30d or 12h"
+            raise BadRequest(message, {"field": "expires"}) from None
     if end <= now:
         raise BadRequest(f"{text} is in the past", {"field": "expires"})
     return end

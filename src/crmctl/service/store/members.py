@@ -45,9 +45,12 @@ MEANINGS = {
 """The roles of members, the most powerful first."""
 
 
+_ROLES = {role.label: role for role in MEANINGS}
+
+
 def role_of(text: str) -> MemberRole:
     """Return the role of a stored text. An unknown one may only read."""
-    return next((role for role in MEANINGS if role.label == text), MemberRole.VIEWER)
+    return _ROLES.get(text, MemberRole.VIEWER)
 
 
 _MEMBERS = Rows("member", "member", "id, user_id, name, email, image, role, created_at")
@@ -107,11 +110,9 @@ def update_member(tx: Tx, member_id: str, *, name: str, role: str, image: str | 
 
 
 def role_named(text: str) -> MemberRole:
-    role = next((role for role in MEANINGS if role.label == text), None)
-    if role is None:
-        labels = [role.label for role in MEANINGS]
-        raise BadRequest(f"choose a role: {', '.join(labels)}", {"field": "role", "valid": labels})
-    return role
+    if text not in _ROLES:
+        raise BadRequest(f"choose a role: {', '.join(_ROLES)}", {"field": "role", "valid": list(_ROLES)})
+    return _ROLES[text]
 
 
 def check_change(tx: Tx, member: Json, by: MemberRole, becomes: MemberRole = MemberRole.NOBODY) -> None:

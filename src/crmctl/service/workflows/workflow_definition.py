@@ -24,6 +24,7 @@ from crmctl.service.faults import BadRequest, Body, NotFound, check_shape
 from crmctl.service.outbound.guard import ForbiddenTargetError, read_target
 from crmctl.service.store import activities, change_log, objects, records
 from crmctl.service.store.condition_sql import ConditionDefinition, read_conditions
+from crmctl.service.store.preferences import zone_of
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.values.projection import project
@@ -36,10 +37,8 @@ def check_cron(cron: str | None, timezone: str | None, now: float) -> None:
         raise BadRequest("cron is required for the trigger schedule", {"field": "cron"})
     if len(cron.split()) != 5:
         raise BadRequest("cron must have five fields: minute, hour, day of the month, month, day of the week", {"field": "cron"})
-    try:
-        _zone(timezone)
-    except (LookupError, ValueError, OSError):
-        raise BadRequest(f"timezone must be a name such as Europe/Berlin, not {timezone!r}", {"field": "timezone"}) from None
+    if timezone is not None and zone_of(timezone) is None:
+        raise BadRequest(f"timezone must be a name such as Europe/Berlin, not {timezone!r}", {"field": "timezone"})
     try:
         due = next_due(cron, timezone, now)
     except CronSimError as problem:
@@ -157,8 +156,7 @@ def _render(text: str, scope: Mapping[str, Any]) -> Any:
     for piece in _ENVIRONMENT.from_string(text).generate(**scope):
         pieces.append(piece)
         size += len(piece)
-        if size > MOST_OUTPUT:
-            raise BadRequest(f"the text would be longer than {MOST_OUTPUT:,} characters")
+        _check_size(size)
     return "".join(pieces)
 
 
@@ -207,30 +205,28 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, str | Undefined) else jsontext.dumps(value)
 
 
+def _check_size(size: int) -> None:
+    if size > MOST_OUTPUT:
+        raise BadRequest(f"the text would be longer than {MOST_OUTPUT:,} characters")
+
+
 def _join(values: Any, separator: str = "") -> str:
     parts = [str(_shown(value)) for value in values] if isinstance(values, list) else [str(_shown(values))]
-    if sum(map(len, parts)) + len(separator) * len(parts) > MOST_OUTPUT:
-        raise BadRequest(f"the text would be longer than {MOST_OUTPUT:,} characters")
+    _check_size(sum(map(len, parts)) + len(separator) * len(parts))
     return separator.join(parts)
 
 
 def _replace(text: Any, old: str, new: str) -> str:
     source = str(_shown(text))
-    if len(source) + (source.count(old) * len(new)) > MOST_OUTPUT:
-        raise BadRequest(f"the text would be longer than {MOST_OUTPUT:,} characters")
+    _check_size(len(source) + source.count(old) * len(new))
     return source.replace(old, new)
 
 
-def _make_environment() -> _Environment:
-    environment = _Environment(undefined=StrictUndefined, autoescape=False, finalize=_shown, keep_trailing_newline=True)
-    environment.globals.clear()
-    environment.filters = {name: FILTERS[name] for name in _FILTERS}
-    environment.filters |= {"join": _join, "replace": _replace, "tojson": jsontext.dumps}
-    environment.tests = {name: TESTS[name] for name in _TESTS}
-    return environment
-
-
-_ENVIRONMENT = _make_environment()
+_ENVIRONMENT = _Environment(undefined=StrictUndefined, autoescape=False, finalize=_shown, keep_trailing_newline=True)
+_ENVIRONMENT.globals.clear()
+_ENVIRONMENT.filters = {name: FILTERS[name] for name in _FILTERS}
+_ENVIRONMENT.filters |= {"join": _join, "replace": _replace, "tojson": jsontext.dumps}
+_ENVIRONMENT.tests = {name: TESTS[name] for name in _TESTS}
 
 SCHEDULE = "schedule"
 MOST_ACTIONS = 20
@@ -389,11 +385,8 @@ def create_record(tx: Tx, action: Fields, _: Fields, stamp: Json) -> Fields:
 
 def create_activity(tx: Tx, action: Fields, scope: Fields, stamp: Json) -> Fields:
     """Link the activity to the run's record if that still exists."""
-    fields: Fields = {
-        name: action[name] for name in ("title", "summary", "activityDate", "linkedRecords", "participants") if name in action
-    }
-    fields.setdefault("linkedRecords", _own_link(tx, scope.get("record") or {}))
     check_shape(CreateActivity, action)
+    fields = {"linkedRecords": _own_link(tx, scope.get("record") or {})} | {name: action[name] for name in action.keys() - {"type"}}
     return {"activityId": activities.create_activity(tx, fields, created_by=None, **stamp)["id"]}
 
 
