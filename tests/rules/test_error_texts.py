@@ -39,7 +39,6 @@ OUR_TEXTS = {
     "service/testdouble:parse_rule": "our own text about a word",
     "service/workflows:_why": "Jinja's text about the user's own template",
     "service/workflows:check_cron": "the library's text about the user's own schedule",
-    "service:_skipped": "the exception's kind identifies a repetition",
     "service:check_shape": "error kinds are looked up in a table of our texts",
     "service:tell": "the log of the operator",
     "values:_json_inside": "jsontext's own text about a duplicate key",

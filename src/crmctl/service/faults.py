@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 import time
@@ -98,12 +99,17 @@ class Failures:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._told: dict[tuple[str, str, int], tuple[float, int]] = {}
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
 
     def tell(self, error: BaseException, *, briefly: bool = False, about: str = "") -> None:
         """Write what the error is `about` and its traceback; one line if `briefly`, or for Unavailable. Errors of stderr are ignored."""
-        skipped = self._skipped(error)
-        if skipped is None:
+        kind = (type(error).__name__, str(traceback.extract_tb(error.__traceback__, limit=-1)))
+        now = self._monotonic()
+        with self._lock:
+            since, skipped = self._told.get(kind, (-math.inf, 0))
+            is_due = now - since >= QUIET_SECONDS
+            self._told[kind] = (now, 0) if is_due else (since, skipped + 1)
+        if not is_due:
             return
         is_brief = briefly or isinstance(error, Unavailable)
         text = f"{type(error).__name__}: {error}\n" if is_brief else "".join(traceback.format_exception(error))
@@ -113,20 +119,6 @@ class Failures:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(text + more)
             sys.stderr.flush()
-
-    def _skipped(self, error: BaseException) -> int | None:
-        """Return how many repetitions were skipped since the last report; None to skip this one."""
-        frames = traceback.extract_tb(error.__traceback__, limit=-1)
-        place = (frames[0].filename, frames[0].lineno or 0) if frames else ("", 0)
-        kind = (type(error).__name__, *place)
-        now = self._monotonic()
-        with self._lock:
-            since, count = self._told.get(kind, (None, 0))
-            if since is not None and now - since < QUIET_SECONDS:
-                self._told[kind] = (since, count + 1)
-                return None
-            self._told[kind] = (now, 0)
-            return count
 
 
 FAILURES = Failures()

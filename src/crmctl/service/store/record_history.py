@@ -119,15 +119,14 @@ def deleted_records(tx: Tx, object_id: str, limit: int, offset: int) -> list[Jso
 def past_of(tx: Tx, record_ids: Iterable[str], now: dict[str, Data], moment: int) -> Iterator[tuple[str, Past]]:
     """Return the past states of records that existed at the moment or before; `now` is what existing ones hold."""
     ids = list(record_ids)
-    sql = "SELECT subject, sequence, at, type, before FROM change_log WHERE before IS NOT NULL AND subject IN {}"
-    by_record: dict[str, list[tuple[int, _Change]]] = {}
-    for subject, sequence, at, kind, before in all_in(tx, sql, ids):
-        by_record.setdefault(subject, []).append((sequence, _Change(at, kind, None, before)))
+    sql = "SELECT subject, at, type, before FROM change_log WHERE before IS NOT NULL AND subject IN {} ORDER BY sequence"
+    later: dict[str, list[_Change]] = {}
+    for subject, at, kind, before in all_in(tx, sql, ids):
+        if at > moment or subject in later:
+            later.setdefault(subject, []).append(_Change(at, kind, None, before))
     for record_id in ids:
-        changes = sorted(by_record.get(record_id, ()), key=lambda entry: entry[0])
-        first = next((place for place, (_, change) in enumerate(changes) if change.at > moment), len(changes))
         past = Past(now.get(record_id))
-        for _, change in reversed(changes[first:]):
+        for change in reversed(later.get(record_id, ())):
             undone = change.undone(past.data)
             past = Past(undone.data, undone.created_at or past.created_at)
         yield record_id, past
