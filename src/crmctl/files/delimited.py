@@ -283,7 +283,7 @@ class DelimitedSource(Source):
                 number = record.last_line
                 if record.cells is not None:
                     break  # the header
-            while block := lines.rest() or lines.next_block():
+            while block := lines.rest():
                 if (ordinary := self._split(block, number + 1)) is not None:
                     yield ordinary
                     number += len(ordinary.texts)

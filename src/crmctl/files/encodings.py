@@ -30,7 +30,6 @@ FOREIGN: list[tuple[bytes, str, str]] = [
     (b"\x89PNG", "a picture", "type the table into a sheet and save it as CSV"),
     (b"\xff\xd8\xff", "a picture", "type the table into a sheet and save it as CSV"),
     (b"{\\rtf", "a text document (RTF)", "save the table as CSV"),
-    (b"PAR1", "a Parquet file", "convert it to CSV or JSONL"),
     (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
     (b"%PDF-", "a PDF document", "export the table as CSV"),
     (b"<!doctype html", "an HTML page", "a download that needs a login often saves the login page instead of the file"),
@@ -38,11 +37,6 @@ FOREIGN: list[tuple[bytes, str, str]] = [
     (b"<?xml", "an XML document", "convert it to CSV or JSONL"),
 ]
 """First bytes (in lower case for text), the kind of file, and advice to the user."""
-
-
-def is_gzip(path: Path, name: str) -> bool:
-    """Whether the content is gzip, regardless of the name. Raises UsageError if the file cannot be opened."""
-    return read_start(path, name, 2, compressed=False) == GZIP_MAGIC
 
 
 def read_start(path: Path, name: str, size: int, *, compressed: bool) -> bytes:
@@ -63,9 +57,6 @@ def refuse_foreign(start: bytes, name: str) -> None:
 def open_bytes(path: Path, name: str, *, compressed: bool) -> Iterator[BinaryIO]:
     """Open the file's bytes. Errors in opening, reading or decompressing inside the block become UsageError."""
     try:
-        if path.exists() and not path.is_file():
-            kind = "a directory" if path.is_dir() else "not a regular file"
-            raise UsageError(f"{name} is {kind}", hint="give a file, or pipe the data in and give - as the file", code="unreadable_file")
         with path.open("rb", buffering=BUFFER_SIZE) as raw:
             if not compressed:
                 yield raw
@@ -237,12 +228,8 @@ class Lines(Iterator[str]):
         return line
 
     def rest(self) -> str:
-        """Return the remaining lines of the block."""
-        return self._block.read()
-
-    def next_block(self) -> str:
-        """Return the next block instead of its lines; "" at the end of the text."""
-        return next(self._blocks, "")
+        """Return the remaining lines of the block, else the next block; "" at the end of the text."""
+        return self._block.read() or next(self._blocks, "")
 
     def unread(self, block: str) -> None:
         """Continue with the lines of `block`."""

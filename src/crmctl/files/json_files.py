@@ -27,7 +27,8 @@ HEADER_SAMPLE = 1000
 def row_of(read: Row, value: Any) -> Row:
     """Return the row of one parsed value, with a problem unless it is an object of valid text. `read` is the row so far."""
     if not isinstance(value, dict):
-        return problem_row(read, Finding("not_an_object", f"{_kind(value)} is not a record", hint="write every record as a JSON object"))
+        message = f"a record is an object, not {jsontext.TYPE_NAMES.get(type(value).__name__, 'number')}"
+        return problem_row(read, Finding("not_an_object", message, hint="write every record as a JSON object"))
     if "\\u" in read.raw and jsontext.holds_half(value):
         half = "half a character (a lone surrogate such as \\ud800)"
         return problem_row(read, Finding("invalid_text", half, hint="the file was cut or written wrongly"))
@@ -48,30 +49,12 @@ def json_problem(error: Exception) -> Finding:
     return Finding("invalid_json", f"not JSON: {words} at character {column}", hint="JSONL holds one whole object per line")
 
 
-def header_of(rows: list[Row]) -> list[str]:
-    """Return the keys of some rows, in order of first appearance."""
-    seen: dict[str, None] = {}
-    for row in rows:
-        seen.update(dict.fromkeys(row.value or {}))
-    return list(seen)
-
-
 def _flat(value: Json) -> Json:
     data = value.get("data")
     if not isinstance(data, dict) or not all(key in RESOURCE_FIELDS or key.startswith("_") for key in value):
         return value
     fields = {key: field for key, field in value.items() if key != "data"}
     return value if fields.keys() & data.keys() else {**fields, **data}
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, str):
-        return "a string"
-    return "an array" if isinstance(value, list) else "a number"
 
 
 BLOCK = 256 * 1024
@@ -89,7 +72,7 @@ class JsonSource(Source):
         self.name = name
         self.blank_lines = 0
         self.dialect = dialect
-        self.header = header_of(list(islice(self.rows(), HEADER_SAMPLE)))
+        self.header = list(dict.fromkeys(key for row in islice(self.rows(), HEADER_SAMPLE) for key in row.value or {}))
         self.dialect = replace(dialect, header=self.header)
 
     def rows(self) -> Iterator[Row]:

@@ -208,15 +208,13 @@ class RowBuilder:
         place = column.index or 0
         has_currency = any(other.attribute is attribute and other.part is not None for other in self._mapping.columns)
         is_money = part is None and attribute.type == AttributeType.CURRENCY and not attribute.is_list
-        splits = is_money and (has_currency or self._asks_currency(form))
+        # an amount alone is incomplete if its record may have a currency or will get one
+        asks_currency = self._may_update or self._options.currency is not None or (bool(form.keys) and not form.plain)
+        splits = is_money and (has_currency or asks_currency)
         memorable = memorable and not splits
         return Cell(
             column, place, attribute, slug, part, read_text, read, after_good, after_bad, dates, memorable, {}, is_odd, clears, splits
         )
-
-    def _asks_currency(self, form: Form) -> bool:
-        """Whether an amount alone is incomplete, because its record may have a currency or will get one."""
-        return self._may_update or self._options.currency is not None or (bool(form.keys) and not form.plain)
 
     @staticmethod
     def _part_reader(attribute: Attribute, part: str, form: Form) -> tuple[str, Callable[[Any], Any]]:

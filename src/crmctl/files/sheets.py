@@ -239,17 +239,14 @@ def text_of(value: Any) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
-        is_whole_day = value.time() == time() and value.tzinfo is None
-        return value.date().isoformat() if is_whole_day else _instant(value)
+        if value.tzinfo is not None:
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return value.date().isoformat() if value.time() == time() else value.isoformat()
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
         return _duration(value)
     return jsontext.dumps(_plain(value)) if isinstance(value, list | dict) else str(value)
-
-
-def _instant(value: datetime) -> str:
-    return value.isoformat() if value.tzinfo is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _duration(value: timedelta) -> str:

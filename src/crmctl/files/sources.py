@@ -15,12 +15,12 @@ from typing import BinaryIO
 from crmctl.errors import UsageError, reason, storage_error
 from crmctl.files.delimited import DelimitedSource, QuotedRecord, separator_of, split_records
 from crmctl.files.encodings import (
+    GZIP_MAGIC,
     SAMPLE,
     Encoding,
     Lines,
     describe_words,
     find_encoding,
-    is_gzip,
     open_text,
     read_start,
     refuse_foreign,
@@ -111,11 +111,13 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
     table, RejectedError (exit 9) for a malformed header.
     """
     shown = name if name is not None else str(path)
-    compressed = is_gzip(path, shown)
+    compressed = read_start(path, shown, 2, compressed=False) == GZIP_MAGIC
     start = read_start(path, shown, START_LENGTH, compressed=compressed)
     table = _table_format(start, path)
     if table is not None:
-        _refuse_other_options(options, table)
+        _refuse_dialect_options(options, table)
+        if options.format not in (None, str(table)):
+            raise UsageError(f"the file is {table}, not {options.format}", hint=f"--format {table}, or none", code="unknown_format")
         from crmctl.files.sheets import open_table
 
         return open_table(path, shown, table, options.sheet)
@@ -213,13 +215,6 @@ def _delimiter(text: str) -> str:
     return character
 
 
-def _refuse_other_options(options: SourceOptions, format: Format) -> None:
-    """Refuse options that do not apply to a file of typed cells."""
-    _refuse_dialect_options(options, format)
-    if options.format not in (None, str(format)):
-        raise UsageError(f"the file is {format}, not {options.format}", hint=f"--format {format}, or none", code="unknown_format")
-
-
 def _refuse_dialect_options(options: SourceOptions, format: Format) -> None:
     if options.delimiter is not None and not (format.is_delimited and format.is_text):
         raise UsageError(f"--delimiter has no meaning for {format}", hint="give --format csv if the file is CSV")
@@ -256,7 +251,7 @@ def is_stream(file: str) -> bool:
     try:
         mode = Path(file).stat().st_mode
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {_why(error)}", code="unreadable_file") from error
+        raise UsageError(f"cannot read {file}: {reason(error)}", code="unreadable_file") from error
     if stat.S_ISFIFO(mode) or DESCRIPTOR.fullmatch(file) or os.path.realpath(file) == os.devnull:
         return True
     if not stat.S_ISREG(mode):
@@ -278,7 +273,3 @@ def copy_stream(file: str, stdin: BinaryIO, path: Path) -> None:
     except OSError as error:
         failure = storage_error(error, path, UsageError(f"cannot read {file}: {reason(error)}", code="unreadable_file"))
         raise failure from error
-
-
-def _why(error: OSError) -> str:
-    return "no such file" if isinstance(error, FileNotFoundError) else reason(error)
