@@ -205,7 +205,10 @@ def _with_format(runtime: Runtime, request: ExportRequest) -> ExportRequest:
     """Return the request with its format. Raises UsageError for conflicting or useless options."""
     from crmctl.plan.export import example_export
 
-    output_format = _asked_format(runtime) if request.path is None else None
+    asked = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
+    output_format = asked if request.path is None else None
+    if output_format in ("table", "yaml", "ids"):
+        raise UsageError(f"an export is jsonl, csv, tsv or json, not {output_format}", hint=f"crmctl records list --all -o {output_format}")
     if request.format is not None and output_format not in (None, request.format):
         raise UsageError(f"--format {request.format} and --output {output_format} exclude each other", hint="leave one of them out")
     request = replace(request, format=request.format or output_format)
@@ -247,14 +250,6 @@ WARNINGS = {
     "updates_unseen": "the service does not sort by time of change: changes made during the export may be missing",
     "still_changing": "records kept changing until the end; each is as new as the last pass over the changes",
 }
-
-
-def _asked_format(runtime: Runtime) -> str | None:
-    """Return the format of --output. Raises UsageError if exports do not have it."""
-    output_format = runtime.flags.get("output") or ("json" if runtime.flags.get("json") else None)
-    if output_format in ("table", "yaml", "ids"):
-        raise UsageError(f"an export is jsonl, csv, tsv or json, not {output_format}", hint=f"crmctl records list --all -o {output_format}")
-    return output_format
 
 
 def inspect_input(runtime: Runtime, request: InspectRequest) -> None:

@@ -185,7 +185,9 @@ def complete_condition(text: str, is_quoted: bool, attributes: Sequence[Json], w
         targets = [target for target in _targets(text, by_slug, within) if target.startswith(text)]
         target = text if text in targets else targets[0] if len(targets) == 1 else None
         texts = targets if target is None else _conditions(target, f"{target} ", by_slug)
-    return _kept_open([condition for condition in texts if condition.startswith(text)])
+    texts = [condition for condition in texts if condition.startswith(text)]
+    # where a value has to follow, a second candidate: a shell closes the quote behind a single one
+    return [*texts, f"{texts[0]}VALUE"] if len(texts) == 1 and texts[0].endswith(" ") else texts
 
 
 def _targets(text: str, by_slug: dict[str, Json], within: Callable[[Json], list[str]]) -> list[str]:
@@ -219,8 +221,3 @@ def _values(front: str, attribute: Json, *, spaced: bool) -> list[str]:
     options: Iterable[object] = (attribute.get("config") or {}).get("options") or ()
     fits = NAME if spaced else PLAIN
     return [f"{front}{option}" for option in options if isinstance(option, str) and fits.fullmatch(option)]
-
-
-def _kept_open(words: list[str]) -> list[str]:
-    """Add a second candidate where a value has to follow: a shell closes the quote behind a single one."""
-    return [words[0], f"{words[0]}VALUE"] if len(words) == 1 and words[0].endswith(" ") else words

@@ -103,7 +103,8 @@ def render(page: HelpPage, width: int) -> str:
     width = max(40, min(width, WIDEST))
     blocks = []
     if page.description:
-        blocks.append("\n\n".join(_paragraph(part, width) for part in page.description.strip().split("\n\n")))
+        paragraphs = (" ".join(part.split()) for part in page.description.strip().split("\n\n"))
+        blocks.append("\n\n".join(textwrap.fill(text, width, break_on_hyphens=False) for text in paragraphs))
     blocks.append(f"Usage\n  {page.usage}")
     blocks.extend(_columns(title, rows, width) for title, rows in page.sections.items() if rows)
     for title, names in page.names.items():
@@ -116,12 +117,6 @@ def render(page: HelpPage, width: int) -> str:
     if page.footer:
         blocks.append(page.footer)
     return "\n\n".join(blocks) + "\n"
-
-
-def _paragraph(text: str, width: int) -> str:
-    if any(line.startswith(" ") for line in text.splitlines()):
-        return text
-    return textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def _columns(title: str, rows: Rows, width: int) -> str:

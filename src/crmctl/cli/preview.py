@@ -56,17 +56,11 @@ class PreviewSession:
     def request(self, method: str, path: str, *, body: Any = None, reads: bool | None = None, **options: Any) -> Answer:
         if reads or method in ("GET", "HEAD"):
             return self._session.request(method, path, body=body, reads=True, **options)
-        raise would_send(method, path, body, options.get("query", ()))
+        from urllib.parse import urlencode
 
+        from crmctl.models import jsontext
 
-def would_send(method: str, path: str, body: Any, query: Any = ()) -> WouldSend:
-    """The preview of one write; `path` as a Session takes it, bytes are shown as the JSON they hold."""
-    from urllib.parse import urlencode
-
-    from crmctl.models import jsontext
-
-    path = "/" + path.lstrip("/")
-    full = path if path == API or path.startswith(f"{API}/") else API + path
-    pairs = list(query)
-    content = jsontext.loads(body) if isinstance(body, bytes) else body
-    return WouldSend(method, f"{full}?{urlencode(pairs)}" if pairs else full, content)
+        path, query = "/" + path.lstrip("/"), list(options.get("query", ()))
+        full = path if path == API or path.startswith(f"{API}/") else API + path
+        content = jsontext.loads(body) if isinstance(body, bytes) else body
+        raise WouldSend(method, f"{full}?{urlencode(query)}" if query else full, content)

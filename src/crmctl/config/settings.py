@@ -164,7 +164,6 @@ class SettingKey:
 
     name: str
     parse: Callable[[Any], Any]
-    help: str
     variable: str | None = None
     default: Any = None
 
@@ -172,20 +171,18 @@ class SettingKey:
 KEYS: dict[str, SettingKey] = {
     key.name: key
     for key in (
-        SettingKey("base_url", parse_base_url, "address of the service", "CRMCTL_BASE_URL"),
-        SettingKey("output", _choice(*OUTPUT_FORMATS), "output format", "CRMCTL_OUTPUT"),
-        SettingKey("timeout", lambda value: _seconds(value, zero=False), "seconds to wait for one answer", "CRMCTL_TIMEOUT", 30.0),
-        SettingKey(
-            "max_wait", lambda value: _seconds(value, zero=True), "most seconds to wait in retries and for the rate limit", None, 300.0
-        ),
-        SettingKey("color", _choice(*COLOR_MODES), "colour in the output", None, "auto"),
-        SettingKey("ca_bundle", _text, "file with the certificate authorities to trust"),
-        SettingKey("no_input", parse_bool, "never prompt", "CRMCTL_NO_INPUT", False),
-        SettingKey("read_only", parse_bool, "refuse every write", "CRMCTL_READ_ONLY", False),
-        SettingKey("pager", _text, "command that shows lists on a terminal, for example less", "CRMCTL_PAGER"),
-        SettingKey("auth", _choice("key", "oidc"), "a stored key, or the identity token of a CI job", None, "key"),
-        SettingKey("key_command", parse_command, "command that prints the API key of the profile's base_url"),
-        SettingKey("protected", parse_bool, "refuse writes unless the profile's name is typed", None, False),
+        SettingKey("base_url", parse_base_url, "CRMCTL_BASE_URL"),
+        SettingKey("output", _choice(*OUTPUT_FORMATS), "CRMCTL_OUTPUT"),
+        SettingKey("timeout", lambda value: _seconds(value, zero=False), "CRMCTL_TIMEOUT", 30.0),
+        SettingKey("max_wait", lambda value: _seconds(value, zero=True), None, 300.0),
+        SettingKey("color", _choice(*COLOR_MODES), None, "auto"),
+        SettingKey("ca_bundle", _text),
+        SettingKey("no_input", parse_bool, "CRMCTL_NO_INPUT", False),
+        SettingKey("read_only", parse_bool, "CRMCTL_READ_ONLY", False),
+        SettingKey("pager", _text, "CRMCTL_PAGER"),
+        SettingKey("auth", _choice("key", "oidc"), None, "key"),
+        SettingKey("key_command", parse_command),
+        SettingKey("protected", parse_bool, None, False),
     )
 }
 """The keys of a profile; at the top level they are defaults for every profile."""

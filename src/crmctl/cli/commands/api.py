@@ -63,7 +63,7 @@ def call_endpoint(
         runtime.emitter.format = "json"
     try:
         if paginate:
-            runtime.emitter.emit_pages(_pages(runtime, _with_query(address, query)))
+            runtime.emitter.emit_pages(_pages(runtime, address, query))
         else:
             _print(runtime, runtime.crm.session.request(verb, address, body=body, query=query), include=include)
     except NotFoundError as error:
@@ -90,12 +90,6 @@ def _with_ids(runtime: Runtime, address: str) -> str:
 
     path = re.sub(r"\{([^{}/]+)\}", lambda match: runtime.directory.object_id(match[1]), address)
     return quote(path, safe="%/:?#[]@!$&'()*+,;=~")
-
-
-def _with_query(address: str, query: list[tuple[str, str]]) -> str:
-    from urllib.parse import urlencode
-
-    return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}" if query else address
 
 
 def _target(method: str, path: str | None) -> tuple[str, str]:
@@ -131,7 +125,7 @@ def _print(runtime: Runtime, answer: Answer, *, include: bool) -> None:
     runtime.emitter.emit_result(document)
 
 
-def _pages(runtime: Runtime, address: str) -> Iterator[list[Resource]]:
+def _pages(runtime: Runtime, address: str, fields: list[tuple[str, str]]) -> Iterator[list[Resource]]:
     """Return the items page by page. The first request is sent as given: lists without pages know no limit and offset."""
     from urllib.parse import parse_qsl, urlsplit
 
@@ -139,7 +133,7 @@ def _pages(runtime: Runtime, address: str) -> Iterator[list[Resource]]:
     from crmctl.models.resources import Resource
 
     parts = urlsplit(address)
-    query = parse_qsl(parts.query, keep_blank_values=True)
+    query = parse_qsl(parts.query, keep_blank_values=True) + fields
     rest = [pair for pair in query if pair[0] not in ("limit", "offset")]
     text = dict(query).get("offset", "")
     start = int(text) if text.isdecimal() else 0

@@ -133,7 +133,10 @@ def can_i(runtime: Runtime, scope: Annotated[str, argument("SCOPE", "Name of a s
 
     crmctl tests it with a request that cannot change anything.
     """
-    scope = check_scope_name(scope)
+    scope = scope.strip().lower()
+    if scope not in SCOPES:
+        hint = suggestion(scope, SCOPES, f"valid scopes: {', '.join(SCOPES)}")
+        raise UsageError(f"there is no scope {scope!r}", hint=hint, code="unknown_scope")
     allowed = may(runtime.crm.session, scope)
     answer = "yes" if allowed else "no"
     is_plain = runtime.settings.output.value in (None, "table") and not (runtime.flags.get("query") or runtime.flags.get("fields"))
@@ -286,15 +289,6 @@ PROBES: dict[str, Probe] = {
     "files:write": Probe("POST", "/files/upload-url", {}),
     "webhooks:manage": Probe("GET", "/webhooks"),
 }
-
-
-def check_scope_name(scope: str) -> str:
-    """Return the scope in the specification's spelling. Raises UsageError listing the valid ones."""
-    folded = scope.strip().lower()
-    if folded in SCOPES:
-        return folded
-    hint = suggestion(folded, SCOPES, f"valid scopes: {', '.join(SCOPES)}")
-    raise UsageError(f"there is no scope {scope!r}", hint=hint, code="unknown_scope")
 
 
 def may(session: Session, scope: str) -> bool:

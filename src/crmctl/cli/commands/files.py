@@ -187,17 +187,22 @@ def _document(outcome: UploadOutcome) -> Json:
 
 def plan_uploads(paths: Sequence[str], *, prefix: str | None, recursive: bool, content_type: str | None) -> list[LocalFile]:
     """Return the files under `paths` with their targets. Raises UsageError naming every unusable path."""
-    front = _segments(prefix)
+    front = [segment for segment in (prefix or "").replace("\\", "/").split("/") if segment]
+    if any(segment in (".", "..") for segment in front):
+        raise UsageError(f"--prefix {prefix!r} must not hold . or ..")
     problems: list[str] = []
-    files: list[LocalFile] = []
+    files: dict[str, LocalFile] = {}
     for source, inside in _walk(paths, recursive, problems):
+        target = "/".join([*front, *inside])
         try:
-            files.append(_local_file(source, "/".join([*front, *inside]), content_type))
+            file = _local_file(source, target, content_type)
         except OSError as error:
             problems.append(f"{_printable(source)}: {reason(error)}")
         except UnicodeEncodeError:
             problems.append(f"{_printable(source)}: its name is not UTF-8")
-    _check_targets(files, problems)
+        else:
+            if (other := files.setdefault(target, file)) is not file:
+                problems.append(f"{_printable(other.source)} and {_printable(source)} would both become {target}")
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UsageError(
@@ -208,14 +213,7 @@ def plan_uploads(paths: Sequence[str], *, prefix: str | None, recursive: bool, c
         )
     if not files:
         raise UsageError(f"there is no file in {', '.join(paths)}", code="no_files")
-    return files
-
-
-def _segments(prefix: str | None) -> list[str]:
-    segments = [segment for segment in (prefix or "").replace("\\", "/").split("/") if segment]
-    if any(segment in (".", "..") for segment in segments):
-        raise UsageError(f"--prefix {prefix!r} must not hold . or ..")
-    return segments
+    return [*files.values()]
 
 
 def _walk(paths: Sequence[str], recursive: bool, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
@@ -232,18 +230,10 @@ def _walk(paths: Sequence[str], recursive: bool, problems: list[str]) -> Iterato
         elif not recursive:
             problems.append(f"{_printable(path)} is a folder")
         else:
-            yield from _inside(path, problems)
-
-
-def _inside(folder: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
-    def unreadable(error: OSError) -> None:
-        problems.append(f"{error.filename}: {reason(error)}")
-
-    for place, folders, names in os.walk(folder, onerror=unreadable):
-        folders.sort()
-        for name in sorted(names):
-            source = Path(place, name)
-            yield source, list(source.relative_to(folder).parts)
+            for place, folders, names in os.walk(path, onerror=lambda error: problems.append(f"{error.filename}: {reason(error)}")):
+                folders.sort()
+                for source in (Path(place, name) for name in sorted(names)):
+                    yield source, list(source.relative_to(path).parts)
 
 
 def _local_file(source: Path, target: str, content_type: str | None) -> LocalFile:
@@ -258,14 +248,6 @@ def _local_file(source: Path, target: str, content_type: str | None) -> LocalFil
         if not size and stream.read(1):  # of /proc
             raise OSError(0, "not a regular file")
     return LocalFile(source, target, size, content_type or guessed(source.name))
-
-
-def _check_targets(files: Sequence[LocalFile], problems: list[str]) -> None:
-    taken: dict[str, Path] = {}
-    for file in files:
-        other = taken.setdefault(file.target, file.source)
-        if other is not file.source:
-            problems.append(f"{_printable(other)} and {_printable(file.source)} would both become {file.target}")
 
 
 def _printable(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from crmctl.cli.options import argument, flag
 from crmctl.cli.runtime import Runtime
@@ -59,16 +59,26 @@ def show_results(
 
     json and yaml print exactly what the service sent; the other formats print rows.
     """
-    from crmctl.output.chart import results_of
+    from crmctl.client.runs import newest_report_run
+    from crmctl.output.chart import draw_chart, results_of, rows_of
 
     if chart:
         runtime.check_plain("--chart", "table")
     identity = find_item(runtime, NOUN, report).id
-    report_run = runtime.crm.get_report_run(
-        identity, runtime.shown_ids.whole(run) if run is not None else _newest(runtime, identity, report)
-    )
+    if run is None:
+        newest = newest_report_run(runtime.crm, identity)
+        if newest is None:
+            raise NotFoundError(f"the report {report!r} has no runs", hint=f"crmctl reports run {report!r}", code="no_runs")
+        run = newest.id
+    report_run = runtime.crm.get_report_run(identity, runtime.shown_ids.whole(run))
     _warn_unless_completed(runtime, report_run)
-    _emit(runtime, results_of(report_run.wire), chart=chart)
+    results = results_of(report_run.wire)
+    if chart:
+        runtime.streams.write_out(draw_chart(rows_of(results), runtime.streams))
+    elif OUTPUT_FORMATS[runtime.output_format].is_document and runtime.emitter.fields is None and results is not None:
+        runtime.emitter.emit_result(results)
+    else:
+        runtime.emitter.emit_items(rows_of(results))
 
 
 @app.command("init", examples=["crmctl reports init > reports.yaml"])
@@ -89,26 +99,3 @@ def _warn_unless_completed(runtime: Runtime, run: ReportRun) -> None:
     if run.status is not None and not outcome_of(run):
         reason = f": {run.error}" if run.error else ""
         runtime.messages.warn(f"the status of run {run.id} is {run.status}{reason}")
-
-
-def _newest(runtime: Runtime, identity: str, report: str) -> str:
-    from crmctl.client.runs import newest_report_run
-
-    newest = newest_report_run(runtime.crm, identity)
-    if newest is None:
-        raise NotFoundError(f"the report {report!r} has no runs", hint=f"crmctl reports run {report!r}", code="no_runs")
-    return newest.id
-
-
-def _emit(runtime: Runtime, results: Any, *, chart: bool) -> None:
-    from crmctl.output.chart import rows_of
-
-    emitter = runtime.emitter
-    if chart:
-        from crmctl.output.chart import draw_chart
-
-        runtime.streams.write_out(draw_chart(rows_of(results), runtime.streams))
-    elif OUTPUT_FORMATS[runtime.output_format].is_document and emitter.fields is None and results is not None:
-        emitter.emit_result(results)
-    else:
-        emitter.emit_items(rows_of(results))

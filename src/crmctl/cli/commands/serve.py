@@ -111,6 +111,8 @@ def run_service(
     --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}.
     """
     runtime, texts = _source(ctx)
+    for name, value in (("metrics", metrics), ("docs", docs)):
+        check_choice(texts(name), value, ("on", "off"))
     own = _double_settings(ctx, ephemeral=ephemeral)
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
@@ -124,8 +126,8 @@ def run_service(
         development=dev,
         file_limit=file_limit * 1024 * 1024,
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
-        metrics=_switch(texts("metrics"), metrics),
-        docs=_switch(texts("docs"), docs),
+        metrics=metrics == "on",
+        docs=docs == "on",
         kept=Kept(**_amounts(texts("keep"), keep, ("history", "requests", "audit"), int(DAY))),
         quotas=Quotas(**_amounts(texts("quota"), quota, ("files", "results"), 1024**2)),
     )
@@ -191,12 +193,6 @@ def _public_url(option: str, said: str | None) -> str | None:
     if not is_web_address(said) or not said.isascii() or not said.isprintable() or " " in said:
         raise UsageError(f"{option} must be an address such as https://crm.example.com, not {said!r}", hint="crmctl serve --help")
     return said
-
-
-def _switch(option: str, said: str) -> bool:
-    if said not in ("on", "off"):
-        raise UsageError(f"{option} must be on or off, not {said!r}", hint="crmctl serve --help")
-    return said == "on"
 
 
 def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], unit: int) -> Json:
