@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from crmctl.errors import CrmctlError, UsageError
@@ -50,20 +49,12 @@ class PreviewListener(ScreenListener):
             self._runtime.prompter.confirm(f"{question}?")
 
 
-class StillListener(ScreenListener):
-    """For short work: shows notes but no progress."""
-
-    @cached_property
-    def progress(self) -> ProgressDisplay:
-        from crmctl.output.progress import ProgressDisplay
-
-        runtime = self._runtime
-        return ProgressDisplay(runtime.streams, quiet=runtime.progress.quiet, still=True, say=runtime.messages.progress)
-
-
 def waiting(runtime: Runtime) -> Runtime:
     """Prepare for bulk work with few requests: it uses the interactive lane and shows no progress."""
-    runtime.service, runtime.listener = runtime.crm, StillListener(runtime)
+    from crmctl.output.progress import ProgressDisplay
+
+    runtime.service = runtime.crm
+    runtime.progress = ProgressDisplay(runtime.streams, quiet=runtime.progress.quiet, still=True, say=runtime.messages.progress)
     return runtime
 
 

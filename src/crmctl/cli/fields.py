@@ -132,7 +132,6 @@ class ShownRecords:
 
 
 T = TypeVar("T")
-Fields = Json
 
 
 def read_activity_fields(
@@ -143,7 +142,7 @@ def read_activity_fields(
     summary: str | None,
     date: str | None,
     participants: Sequence[str] | None,
-) -> Fields:
+) -> Json:
     """Return the fields of --data, overridden by the other options, without links. Raises UsageError, NotFoundError."""
     from crmctl.values.moments import timestamp
 
@@ -168,12 +167,12 @@ def parse_links(runtime: Runtime, links: Sequence[str] | None) -> list[tuple[str
     return pairs
 
 
-def with_links(runtime: Runtime, fields: Fields, links: Sequence[tuple[str, str]], send: Callable[[Fields], T]) -> T:
+def with_links(runtime: Runtime, fields: Json, links: Sequence[tuple[str, str]], send: Callable[[Json], T]) -> T:
     """Return `send(fields with links)`; after a refusal, repeat it if a cached object id has changed."""
     if not links:
         return send(fields)
 
-    def resolved() -> list[Fields]:
+    def resolved() -> list[Json]:
         return [{"objectId": runtime.directory.object_id(name), "recordId": identity} for name, identity in links]
 
     first = resolved()
@@ -189,7 +188,7 @@ def with_links(runtime: Runtime, fields: Fields, links: Sequence[tuple[str, str]
         return send({**fields, "linkedRecords": current})
 
 
-def _participant(runtime: Runtime, members: Callable[[], list[Member]], text: str) -> Fields:
+def _participant(runtime: Runtime, members: Callable[[], list[Member]], text: str) -> Json:
     kind, _, identity = (part.strip() for part in text.partition(":"))
     if kind not in ("user", "person") or not identity:
         raise UsageError(

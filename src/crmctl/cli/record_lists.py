@@ -81,24 +81,20 @@ class RecordDisplay:
         for labels in self._labels:
             labels.related.expect(count)
 
-    def wires(self, items: Sequence[Any], *, in_table: bool = False) -> list[Mapping[str, Any]]:
-        """Return records with their looked-up fields; `in_table` looks up no names for columns without room on the terminal."""
+    def wires(self, items: Sequence[Any]) -> list[Mapping[str, Any]]:
+        """Return records with their looked-up fields; a page alone needs no names for columns without room on the terminal."""
         wires: list[Mapping[str, Any]] = [item if isinstance(item, Mapping) else item.wire for item in items]
         if self._lookups:
             wires = self._lookups.expand(wires)
-        room = self._columns_with_room(wires) if in_table and self._is_one_page and self._labels and wires else None
+        room = None
+        if self._is_one_page and self._labels and wires:
+            from crmctl.output.table import columns_with_room
+
+            room = columns_with_room([*wires], self.view(wires[0]), self._runtime.emitter.rendering())
         for labels in self._labels:
             if room is None or labels.slug in room:
                 wires = labels.put(wires)
         return wires
-
-    def listed(self, items: Sequence[Any]) -> list[Mapping[str, Any]]:
-        return self.wires(items, in_table=True)
-
-    def _columns_with_room(self, wires: Sequence[Mapping[str, Any]]) -> set[str]:
-        from crmctl.output.table import columns_with_room
-
-        return columns_with_room([*wires], self.view(wires[0]), self._runtime.emitter.rendering())
 
     def view(self, sample: Mapping[str, Any] | None) -> View:
         view = record_columns(self._runtime, self._object, dict(sample) if sample is not None else None)
@@ -251,7 +247,7 @@ def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]]
     display.expect(count)
     if count > MANY_PAGES * PAGE_LIMIT and runtime.output_format == "table":
         pages = _with_progress(runtime, pages, count, len(first.items))
-    show_found(runtime, seen, chain([first], pages), display.view, display.listed)
+    show_found(runtime, seen, chain([first], pages), display.view, display.wires)
     display.finish()
 
 
@@ -275,7 +271,7 @@ def list_sample(runtime: Runtime, asked: Asked, count: int, seed: int | None) ->
     display = RecordDisplay(runtime, asked.object, lambda: reader.context)
     records = sample(query, count, seed)
     display.expect(len(records))
-    runtime.emitter.emit_items(display.listed(records), display.view(records[0].wire if records else None))
+    runtime.emitter.emit_items(display.wires(records), display.view(records[0].wire if records else None))
     display.finish()
     _remark(runtime, query)
 

@@ -44,9 +44,8 @@ def query_context(runtime: Runtime, *, strict: bool = False, agreed: bool = Fals
 
 def shown_context(runtime: Runtime, *, strict: bool = False, agreed: bool = False) -> QueryContext:
     """Return the context of a query that is only shown: expensive ones use the mirror if there is one."""
-
     context = query_context(runtime, strict=strict, agreed=agreed)
-    mirror = MirrorAnswers(runtime, most=MOST_REQUESTS)
+    mirror = MirrorAnswers(runtime)
     if not agreed:
         context = replace(context, at_hand=mirror.at_hand)
     return replace(context, named_at_hand=mirror.named_at_hand)
@@ -107,15 +106,13 @@ LOCKED_SECONDS = 1.0
 class MirrorAnswers:
     """Answers of the mirror to one query, if its copy is proven and has the object's present attributes."""
 
-    def __init__(self, runtime: Runtime, *, most: int) -> None:
-        """`most`: requests that need no agreement."""
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._most = most
         self._said: set[str] = set()
 
     def at_hand(self, cost: ReadingCost) -> MirroredLists | None:
         """Return the mirrored records if the service would need too many requests."""
-        state = self._state(cost.of) if cost.requests > self._most and not self._runtime.assume_yes else None
+        state = self._state(cost.of) if cost.requests > MOST_REQUESTS and not self._runtime.assume_yes else None
         if state is None:
             return None
         if state.slug not in self._said:

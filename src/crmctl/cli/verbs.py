@@ -54,7 +54,7 @@ class Noun:
     def runs_view(self) -> View:
         from crmctl.output.views import table_view
 
-        return replace(table_view("runs", self.run_columns, self.run_fields), has_short_ids=True)
+        return replace(table_view("runs", self.run_columns, self.run_fields or self.run_columns), has_short_ids=True)
 
 
 NOUNS = {
@@ -111,7 +111,6 @@ NOUNS = {
             example="'Deals by stage'",
             query="name",
             run_columns="id status resultCount startedAt completedAt",
-            run_fields="id status resultCount startedAt completedAt",
         ),
         Noun(
             "workflows",

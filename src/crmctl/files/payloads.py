@@ -135,7 +135,15 @@ class RowBuilder:
         work = _Work(dict(self._whole_constants), {slug: dict(parts) for slug, parts in self.constant_parts.items()})
         record_id = None
         if row.value is None:
-            self._from_cells(work, row.cells)
+            data, blanks, cells = work.data, self.blanks, row.cells
+            for cell, place, slug, memo in self._loop:  # the hot loop of an import
+                text = cells[place]
+                if text in memo:
+                    data[slug] = memo[text]
+                elif text in blanks:
+                    self._blank(work, cell, text)
+                else:
+                    self._read_value(work, cell, text, cell.read_text)
             self._refuse_both(work)
             if self.id_column is not None:
                 record_id = self._record_id(work, row.cells[self.id_column.index or 0], self.id_column.label)
@@ -227,18 +235,6 @@ class RowBuilder:
             return value
 
         return name, read
-
-    def _from_cells(self, work: _Work, cells: list[str]) -> None:
-        """Read the cells of a delimited row. This is the hot loop of an import."""
-        data, blanks = work.data, self.blanks
-        for cell, place, slug, memo in self._loop:
-            text = cells[place]
-            if text in memo:
-                data[slug] = memo[text]
-            elif text in blanks:
-                self._blank(work, cell, text)
-            else:
-                self._read_value(work, cell, text, cell.read_text)
 
     def _read_value(self, work: _Work, cell: Cell, value: Any, read: Callable[[Any], Any]) -> None:
         """Read a value into the record, or add a finding."""

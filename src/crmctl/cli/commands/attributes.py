@@ -118,17 +118,15 @@ def update_attribute(
     runtime.emitter.check_fields(NOUN.view)
 
     def update(target: str, item: str) -> Attribute:
-        return _edit_options(runtime, target, item, edits) if edits else runtime.crm.update_attribute(target, item, {"name": name})
+        if not edits:
+            return runtime.crm.update_attribute(target, item, {"name": name})
+        from crmctl.client.answers import read_one
+        from crmctl.models.resources import Attribute
+
+        address = "POST /objects/{objectId}/attributes/{attributeId}/options"
+        return read_one(runtime.crm.extension(address, target, item, body=edits), "attribute", Attribute)
 
     _emit(runtime, on_attribute(runtime, object_name, attribute, update))
-
-
-def _edit_options(runtime: Runtime, object_id: str, attribute_id: str, edits: Json) -> Attribute:
-    from crmctl.client.answers import read_one
-    from crmctl.models.resources import Attribute
-
-    name = "POST /objects/{objectId}/attributes/{attributeId}/options"
-    return read_one(runtime.crm.extension(name, object_id, attribute_id, body=edits), "attribute", Attribute)
 
 
 def _option_edits(texts: Sequence[str]) -> Json:

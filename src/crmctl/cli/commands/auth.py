@@ -10,7 +10,6 @@ from crmctl.cli.app import CommandApp
 from crmctl.cli.options import argument, flag
 from crmctl.cli.runtime import Runtime
 from crmctl.errors import CrmctlError, ExitCode, ForbiddenError, NotFoundError, RejectedError, ServiceError, UsageError
-from crmctl.frozen import frozen
 from crmctl.models.ids import suggestion
 from crmctl.models.scopes import SCOPES
 
@@ -258,37 +257,25 @@ def _check_login(runtime: Runtime) -> None:
 NIL = "00000000-0000-0000-0000-000000000000"
 
 
-@frozen
-class Probe:
-    """A request that tests a scope. A list must succeed; any other request may also be answered with 404."""
-
-    method: str
-    path: str
-    body: Any = None
-
-    @property
-    def is_list(self) -> bool:
-        return self.method == "GET" and NIL not in self.path
-
-
-PROBES: dict[str, Probe] = {
-    "objects:read": Probe("GET", "/objects"),
-    "objects:write": Probe("PATCH", f"/objects/{NIL}", {}),
-    "records:read": Probe("GET", f"/objects/{NIL}/records?limit=1"),
-    "records:write": Probe("PATCH", f"/objects/{NIL}/records/{NIL}", {"data": {}}),
-    "attributes:read": Probe("GET", f"/objects/{NIL}/attributes"),
-    "attributes:write": Probe("PATCH", f"/objects/{NIL}/attributes/{NIL}", {}),
-    "activities:read": Probe("GET", "/activities?limit=1"),
-    "activities:write": Probe("PATCH", f"/activities/{NIL}", {}),
-    "reports:read": Probe("GET", "/reports"),
-    "reports:run": Probe("POST", f"/reports/{NIL}/run"),
-    "workflows:read": Probe("GET", "/workflows"),
-    "workflows:write": Probe("PATCH", f"/workflows/{NIL}", {}),
-    "workflows:run": Probe("POST", f"/workflows/{NIL}/run"),
-    "members:read": Probe("GET", "/members"),
-    "files:write": Probe("POST", "/files/upload-url", {}),
-    "webhooks:manage": Probe("GET", "/webhooks"),
+PROBES: dict[str, tuple[str, str, Any]] = {
+    "objects:read": ("GET", "/objects", None),
+    "objects:write": ("PATCH", f"/objects/{NIL}", {}),
+    "records:read": ("GET", f"/objects/{NIL}/records?limit=1", None),
+    "records:write": ("PATCH", f"/objects/{NIL}/records/{NIL}", {"data": {}}),
+    "attributes:read": ("GET", f"/objects/{NIL}/attributes", None),
+    "attributes:write": ("PATCH", f"/objects/{NIL}/attributes/{NIL}", {}),
+    "activities:read": ("GET", "/activities?limit=1", None),
+    "activities:write": ("PATCH", f"/activities/{NIL}", {}),
+    "reports:read": ("GET", "/reports", None),
+    "reports:run": ("POST", f"/reports/{NIL}/run", None),
+    "workflows:read": ("GET", "/workflows", None),
+    "workflows:write": ("PATCH", f"/workflows/{NIL}", {}),
+    "workflows:run": ("POST", f"/workflows/{NIL}/run", None),
+    "members:read": ("GET", "/members", None),
+    "files:write": ("POST", "/files/upload-url", {}),
+    "webhooks:manage": ("GET", "/webhooks", None),
 }
+"""A request that tests each scope: method, path and body. A list must succeed; any other may also be answered with 404."""
 
 
 def may(session: Session, scope: str) -> bool:
@@ -298,16 +285,17 @@ def may(session: Session, scope: str) -> bool:
     """
     from crmctl.client.answers import WEB_PAGE
 
-    probe = PROBES[scope]
+    method, path, body = PROBES[scope]
+    is_list = method == "GET" and NIL not in path
     try:
-        answer = session.request(probe.method, probe.path, body=probe.body)
+        answer = session.request(method, path, body=body)
         if not answer.is_empty:
             answer.json()
         return True
     except (ForbiddenError, NotFoundError, RejectedError, ServiceError) as error:
         if isinstance(error, ForbiddenError) and error.hint != WEB_PAGE:
             return False
-        if isinstance(error, NotFoundError | RejectedError) and not (probe.is_list or error.status in (405, 408) or error.hint):
+        if isinstance(error, NotFoundError | RejectedError) and not (is_list or error.status in (405, 408) or error.hint):
             return True  # the service looked for what does not exist
         text = f"cannot tell whether the key has {scope}: {error.message}"
         hint = error.hint or "this service may not offer what the scope is for"

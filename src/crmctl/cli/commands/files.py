@@ -52,7 +52,7 @@ def upload_files(
 
     crmctl checks all paths first, and repeats an upload if its address expires or the connection breaks.
     """
-
+    from crmctl.client.uploads import Uploader
     from crmctl.output.views import UPLOADS
 
     if content_type is not None and not MEDIA_TYPE.fullmatch(content_type):
@@ -61,8 +61,13 @@ def upload_files(
     planned = plan_uploads(paths, prefix=prefix, recursive=recursive, content_type=content_type)
     if runtime.dry_run:
         _preview(runtime, planned, bucket)
-    else:
-        _report(runtime, _upload(runtime, planned, bucket, concurrency))
+        return
+    timeout = _longest(runtime, LONGEST_UPLOAD)
+    with runtime.progress as progress:
+        progress.start("uploading (bytes)", sum(file.size for file in planned))
+        uploader = Uploader(runtime.crm, bucket, runtime.clock, advance=progress.advance, warn=runtime.messages.warn, timeout=timeout)
+        outcomes = uploader.upload_all(planned, concurrency)
+    _report(runtime, outcomes)
 
 
 @app.command("list", examples=["crmctl files list", "crmctl files list -q '[].publicUrl'"])
@@ -135,16 +140,6 @@ def _longest(runtime: Runtime, usual: float) -> float:
     """Return --timeout, else the larger of the usual time and the setting, in seconds."""
     timeout = runtime.settings.timeout.value
     return timeout if runtime.flags.get("timeout") else max(timeout, usual)
-
-
-def _upload(runtime: Runtime, planned: Sequence[LocalFile], bucket: str, concurrency: int) -> list[UploadOutcome]:
-    from crmctl.client.uploads import Uploader
-
-    timeout = _longest(runtime, LONGEST_UPLOAD)
-    with runtime.progress as progress:
-        progress.start("uploading (bytes)", sum(file.size for file in planned))
-        uploader = Uploader(runtime.crm, bucket, runtime.clock, advance=progress.advance, warn=runtime.messages.warn, timeout=timeout)
-        return uploader.upload_all(planned, concurrency)
 
 
 def _report(runtime: Runtime, outcomes: Sequence[UploadOutcome]) -> None:

@@ -41,25 +41,16 @@ DataOption = Annotated[
 DatabaseOption = Annotated[
     str | None, option("--database-url", "URL", "Database to use instead of a file in --data.", envvar="CRMCTL_SERVE_DATABASE_URL")
 ]
-ReadyFileOption = Annotated[Path | None, option("--ready-file", "PATH", "Write the addresses here once it listens.")]
-FileLimitOption = Annotated[int, option("--file-limit", "MB", "Most megabytes of one uploaded file.", min=1)]
 S3Option = Annotated[str | None, option("--files-s3", "PREFIX", "Keep files in S3, in buckets named PREFIX plus the bucket asked for.")]
-S3EndpointOption = Annotated[str | None, option("--files-s3-endpoint", "URL", "An S3-compatible storage other than Amazon's.")]
-S3RegionOption = Annotated[str | None, option("--files-s3-region", "REGION", "Region of the buckets.")]
-MetricsOption = Annotated[str, option("--metrics", "on|off", "Serve /metrics.")]
-DocsOption = Annotated[str, option("--docs", "on|off", "Serve /openapi.json.")]
 KeepOption = Annotated[
     list[str] | None, option("--keep", "KIND=DAYS", "How long to keep history, requests or audit; 90, 7 and 365 days unless given.")
 ]
 QuotaOption = Annotated[
     list[str] | None, option("--quota", "KIND=MB", "Most megabytes of all files, or of all report results; 10240 and 1024 unless given.")
 ]
-EphemeralOption = Annotated[bool, flag("--ephemeral", "Run a test double with data that disappears; controls under /_test.")]
 FixtureOption = Annotated[
     Path | None, advanced("--fixture", "DIR", "Load a pulled organization, or schema.yaml and OBJECT.csv, into the test double.")
 ]
-SeedOption = Annotated[int | None, advanced("--seed", "N", "Let ids, times and faults of the test double repeat.", min=0)]
-ClockOption = Annotated[str | None, advanced("--clock", "MOMENT", "The time at which the test double begins.")]
 FaultOption = Annotated[
     list[str] | None, advanced("--fault", "FAULT", "Let requests fail: 'POST /api/v1/* [nth=3] -> drop=after'; repeatable.")
 ]
@@ -82,21 +73,21 @@ def run_service(
     rate_limit: Annotated[int, option("--rate-limit", "N", "Requests per key and window; 0 is unlimited.", min=0)] = 100,
     rate_window: Annotated[int, option("--rate-window", "SECONDS", "Length of the rate window.", min=1)] = 60,
     public_url: Annotated[str | None, option("--public-url", "URL", "Address clients use, behind a proxy.")] = None,
-    ready_file: ReadyFileOption = None,
+    ready_file: Annotated[Path | None, option("--ready-file", "PATH", "Write the addresses here once it listens.")] = None,
     dev: Annotated[bool, flag("--dev", "Let webhooks and workflows call addresses of this machine.")] = False,
-    file_limit: FileLimitOption = 100,
+    file_limit: Annotated[int, option("--file-limit", "MB", "Most megabytes of one uploaded file.", min=1)] = 100,
     files_s3: S3Option = None,
-    files_s3_endpoint: S3EndpointOption = None,
-    files_s3_region: S3RegionOption = None,
+    files_s3_endpoint: Annotated[str | None, option("--files-s3-endpoint", "URL", "An S3-compatible storage other than Amazon's.")] = None,
+    files_s3_region: Annotated[str | None, option("--files-s3-region", "REGION", "Region of the buckets.")] = None,
     log: Annotated[str, option("--log", "json|text|none", "Log every request on stderr.")] = "none",
-    metrics: MetricsOption = "on",
-    docs: DocsOption = "on",
+    metrics: Annotated[str, option("--metrics", "on|off", "Serve /metrics.")] = "on",
+    docs: Annotated[str, option("--docs", "on|off", "Serve /openapi.json.")] = "on",
     keep: KeepOption = None,
     quota: QuotaOption = None,
-    ephemeral: EphemeralOption = False,
+    ephemeral: Annotated[bool, flag("--ephemeral", "Run a test double with data that disappears; controls under /_test.")] = False,
     fixture: FixtureOption = None,
-    seed: SeedOption = None,
-    clock: ClockOption = None,
+    seed: Annotated[int | None, advanced("--seed", "N", "Let ids, times and faults of the test double repeat.", min=0)] = None,
+    clock: Annotated[str | None, advanced("--clock", "MOMENT", "The time at which the test double begins.")] = None,
     fault: FaultOption = None,
 ) -> None:
     """Run the embedded Customer Records Service.
@@ -111,8 +102,6 @@ def run_service(
     --ephemeral runs a test double and prints {"baseUrl", "apiKey", "data"}.
     """
     runtime, texts = _source(ctx)
-    for name, value in (("metrics", metrics), ("docs", docs)):
-        check_choice(texts(name), value, ("on", "off"))
     own = _double_settings(ctx, ephemeral=ephemeral)
     settings = ServiceSettings(
         data_dir=data_directory(runtime, data),
@@ -126,8 +115,8 @@ def run_service(
         development=dev,
         file_limit=file_limit * 1024 * 1024,
         files_s3=_s3_settings(files_s3, files_s3_endpoint, files_s3_region),
-        metrics=metrics == "on",
-        docs=docs == "on",
+        metrics=_switch(texts("metrics"), metrics),
+        docs=_switch(texts("docs"), docs),
         kept=Kept(**_amounts(texts("keep"), keep, ("history", "requests", "audit"), int(DAY))),
         quotas=Quotas(**_amounts(texts("quota"), quota, ("files", "results"), 1024**2)),
     )
@@ -193,6 +182,11 @@ def _public_url(option: str, said: str | None) -> str | None:
     if not is_web_address(said) or not said.isascii() or not said.isprintable() or " " in said:
         raise UsageError(f"{option} must be an address such as https://crm.example.com, not {said!r}", hint="crmctl serve --help")
     return said
+
+
+def _switch(option: str, said: str) -> bool:
+    check_choice(option, said, ("on", "off"))
+    return said == "on"
 
 
 def _amounts(option: str, said: Sequence[str] | None, kinds: tuple[str, ...], unit: int) -> Json:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 from crmctl.cli.app import CommandApp
 from crmctl.cli.options import argument, flag, option
@@ -249,6 +247,7 @@ def listen(runtime: Runtime, address: tuple[str, int], secret: str, tolerance: f
 
     The receiver confirms an event only after its line is written; the service sends unconfirmed events again.
     """
+    from crmctl.bulk_context import watch_interrupts
     from crmctl.client.webhook_receiver import Receiver
     from crmctl.models import jsontext
 
@@ -269,33 +268,14 @@ def listen(runtime: Runtime, address: tuple[str, int], secret: str, tolerance: f
 
     receiver = Receiver(address, secret, runtime.clock, tolerance=tolerance, take=take, refuse=say)
     receiver.start()
-    with _signals_end(ended):
+    with watch_interrupts(lambda _: None) as interrupt:
         say(f"listening on {receiver.url}; Ctrl-C ends it")
-        while not ended.wait(TICK) and not runtime.streams.reader_is_gone:
+        while not (interrupt.requested or ended.wait(TICK) or runtime.streams.reader_is_gone):
             pass
         receiver.close()
         receiver.await_answers(LAST_ANSWERS)
     if problems:
         raise problems[0]  # a closed pipe ends the program with 0
-
-
-@contextmanager
-def _signals_end(ended: threading.Event) -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM set the event; a second signal ends the process."""
-    before: dict[signal.Signals, Any] = {}
-
-    def end(*_: Any) -> None:
-        ended.set()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def parse_saved_headers(text: str) -> dict[str, str]:
