@@ -30,8 +30,7 @@ LEAST_OF_CHOSEN = 20
 class Cells:
     """A column as text: `right` aligns to the right, `rigid` is never cut, others to no less than `short` cells.
 
-    A column that `wraps` continues a text below. One that `yields` shrinks to a short id before it goes. `is_value`:
-    it shows values of records, which others can stand for.
+    A column that `wraps` continues a text below. `is_value`: it shows values of records, which others can stand for.
     """
 
     header: str
@@ -40,7 +39,6 @@ class Cells:
     rigid: bool = False
     short: int = LEAST
     wraps: bool = False
-    yields: bool = False
     is_value: bool = False
 
     @cached_property
@@ -79,11 +77,7 @@ def fit(columns: list[Cells], width: int | None, *, may_drop: bool) -> tuple[lis
     if may_drop and not fits(kept, width):
         kept = [columns[0], *(column for column in columns[1:] if not column.is_empty)]
         while len(kept) > 1 and not fits(kept, width):
-            last = max(kept[1:], key=lambda column: (column.is_sparse and column not in columns[:NAMING], kept.index(column)))
-            others, at = [column for column in kept if column is not last], kept.index(last)
-            narrow = replace(last, short=max(SHORT_ID, cell_width(last.header)))
-            narrowed = [*others[:at], narrow, *others[at:]]
-            kept = narrowed if last.yields and fits(narrowed, width) else others
+            kept.remove(max(kept[1:], key=lambda column: (column.is_sparse and column not in columns[:NAMING], kept.index(column))))
     return kept, _widths(kept, width)
 
 
@@ -181,7 +175,6 @@ def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cell
         kind in _RIGID,
         short,
         kind in _WRAPPED,
-        kind == "reference",
         column.path[0] == "data",
     )
 

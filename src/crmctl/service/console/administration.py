@@ -177,11 +177,6 @@ def list_requests(tx: Tx, _visit: Visit, asked: NounQuery) -> list[Json]:
     return logs.list_requests(tx, asked.limit, asked.offset, key_id=key or None, request_id=request_id or None, status=least)
 
 
-def status_cell(request: Json) -> ListCell:
-    status = request["status"]
-    return ListCell(str(status or "none"), "chips", chips=((str(status or "none"), "green" if status and status < 400 else "red"),))
-
-
 def list_audit(tx: Tx, _visit: Visit, asked: NounQuery) -> list[Json]:
     subject = asked.filters["about"]
     return logs.list_entries(tx, asked.limit, asked.offset, action=subject if subject in SUBJECTS else None)

@@ -38,10 +38,6 @@ class ListCell:
     chips: Sequence[tuple[str, str]] = ()
     is_bad: bool = False
 
-    @property
-    def is_number(self) -> bool:
-        return self.kind == "number"
-
 
 def cells_of(tx: Tx, shown: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], visit: Visit) -> list[list[ListCell]]:
     """Return the values of these attributes for each record; references show the record's name."""

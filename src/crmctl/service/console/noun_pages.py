@@ -30,10 +30,6 @@ class NounColumn:
     value: str | Callable[[Json], ListCell | str]
     kind: str = "text"
 
-    @property
-    def is_number(self) -> bool:
-        return self.kind == "number"
-
     def cell(self, thing: Json) -> ListCell:
         value = thing[self.value] or "" if isinstance(self.value, str) else self.value(thing)
         if isinstance(value, ListCell):
@@ -88,9 +84,6 @@ class NounField:
     options: Callable[[Visit], Mapping[str, tuple[str, str]]] = lambda _visit: {}
     boxes: BoxChoice | None = None
     on: str = ""
-
-    def is_on(self, *, new: bool) -> bool:
-        return self.on in ("", "new" if new else "edit")
 
 
 @frozen
@@ -200,8 +193,9 @@ class ConsoleNoun:
     plural: str
     singular: str
     columns: Sequence[NounColumn] = ()
-    list: Callable[[Tx, Visit, NounQuery], Sequence[Json]] | None = None
-    """None where there is one such thing; its form is the page at `path`."""
+    list: Callable[[Tx, Visit, NounQuery], Sequence[Json]] = lambda _tx, _visit, _asked: ()
+    is_single: bool = False
+    """Whether there is one such thing; its form is the page at `path`."""
     empty: str = ""
     group: str = ""
     """Of the navigation; a noun without a group has no link there."""
@@ -228,7 +222,7 @@ class ConsoleNoun:
     """Listed on the thing's page."""
 
     def path_of(self, visit: Visit, thing: Json) -> str:
-        return f"{self.list_path(visit)}/{thing['id']}" if self.list else self.path
+        return self.path if self.is_single else f"{self.list_path(visit)}/{thing['id']}"
 
     def list_path(self, visit: Visit) -> str:
         return self.base.replace("{objectId:uuid}", str(visit.path.get("objectId") or visit.path.get("id"))) + self.path
@@ -244,7 +238,7 @@ class ConsoleNoun:
 def noun_routes(noun: ConsoleNoun) -> list[PageRoute]:
     """Return the pages of a noun."""
     routes = _form_routes(noun, noun.form) if noun.form else []
-    if noun.list and not noun.base:
+    if not noun.is_single and not noun.base:
         routes.append(page_at(noun.path, lambda tx, visit: _list_page(tx, visit, noun), noun.needs, is_slow=noun.is_slow))
     if noun.show:
         routes.append(page_at(f"{noun.path}/{{id:uuid}}", lambda tx, visit: thing_page(tx, visit, noun), noun.needs))
@@ -254,7 +248,7 @@ def noun_routes(noun: ConsoleNoun) -> list[PageRoute]:
 def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
     chosen = {list_filter.name: visit.query.get(list_filter.name, "").strip()[:LONGEST_FILTER] for list_filter in noun.filters}
     query = {name: text for name, text in chosen.items() if text}
-    part = visit.part(lambda limit, offset: _listed(tx, visit, noun, NounQuery(limit, offset, chosen)), noun.per_page or 10_000)
+    part = visit.part(lambda limit, offset: noun.list(tx, visit, NounQuery(limit, offset, chosen)), noun.per_page or 10_000)
     values = {
         **part,
         "noun": noun,
@@ -270,11 +264,6 @@ def _list_page(tx: Tx, visit: Visit, noun: ConsoleNoun) -> ConsolePage:
     return ConsolePage("list.html", values)
 
 
-def _listed(tx: Tx, visit: Visit, noun: ConsoleNoun, asked: NounQuery) -> Sequence[Json]:
-    assert noun.list is not None
-    return noun.list(tx, visit, asked)
-
-
 def offered(visit: Visit, noun: ConsoleNoun, thing: Json) -> list[NounAction]:
     """Return the actions this visitor may take on the thing."""
     return [action for action in noun.actions if action.is_offered_above and visit.may(action.needs) and action.is_offered(visit, thing)]
@@ -283,7 +272,7 @@ def offered(visit: Visit, noun: ConsoleNoun, thing: Json) -> list[NounAction]:
 def _form_routes(noun: ConsoleNoun, form: NounForm) -> list[PageRoute]:
     routes = []
     list_path = noun.base + noun.path
-    thing_path = f"{list_path}/{{id:uuid}}{form.edit_path}" if noun.list else list_path
+    thing_path = list_path if noun.is_single else f"{list_path}/{{id:uuid}}{form.edit_path}"
     if create := form.create:
 
         def new_thing(tx: Tx, visit: Visit) -> ConsolePage:
@@ -317,7 +306,7 @@ def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None
     form = noun.form
     assert form is not None
     stored, is_sent = form.stored(thing) if thing else {}, bool(visit.error or pressed)
-    fields = [field for field in form.fields if field.is_on(new=thing is None)]
+    fields = [field for field in form.fields if field.on in ("", "new" if thing is None else "edit")]
     texts: Json = {}
     for field in fields:
         if field.boxes:
@@ -344,8 +333,6 @@ def form_page(tx: Tx, visit: Visit, noun: ConsoleNoun, thing: Json | None = None
         "facts": form.facts(tx, visit, thing) if thing else (),
         "actions": offered(visit, noun, thing) if thing and not form.edit_path else [],
         "may_save": visit.may(form.needs),
-    }
-    values |= {
         "version": "" if thing is None else visit.text("version") if pressed else _version(stored),
         "saved": yaml_text.dumps(dict(stored)) if isinstance(visit.error, SavedMeanwhile) else "",
     }
@@ -366,9 +353,7 @@ def thing_page(tx: Tx, visit: Visit, noun: ConsoleNoun, more: Json | None = None
         "may_edit": noun.form is not None and bool(noun.form.edit_path) and visit.may(noun.form.needs),
         "facts": (),
         "children": noun.children,
-        "child_rows": table_rows(visit, noun.children, _listed(tx, visit, noun.children, NounQuery(10_000, 0, {})))
-        if noun.children
-        else [],
+        "child_rows": table_rows(visit, noun.children, noun.children.list(tx, visit, NounQuery(10_000, 0, {}))) if noun.children else [],
     }
     return ConsolePage(f"{noun.singular}.html", values | noun.show(tx, visit, thing) | (more or {}))
 

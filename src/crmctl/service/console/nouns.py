@@ -505,7 +505,7 @@ REQUESTS = ConsoleNoun(
     ),
     columns=(
         NounColumn("Request", lambda request: ListCell(f"{request['method']} {request['path']}", "code", note=request["requestId"])),
-        NounColumn("Status", administration.status_cell),
+        NounColumn("Status", lambda request: ListCell(str(request["status"] or "none"), is_bad=not 0 < (request["status"] or 0) < 400)),
         NounColumn("Milliseconds", lambda request: f"{request['ms']:,.1f}", kind="number"),
         NounColumn("Key", lambda request: (request["key"].get("name") or "deleted") if request["key"] else ""),
         NounColumn("Time", "at", "moment"),
@@ -552,6 +552,7 @@ SETTINGS = ConsoleNoun(
     singular="settings",
     group="Administration",
     needs=MemberRole.ADMIN,
+    is_single=True,
     get=lambda tx, _visit: preferences.get_settings(tx),
     name=lambda _settings: "Settings",
     trail=lambda _tx, _visit: (),

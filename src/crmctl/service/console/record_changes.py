@@ -65,13 +65,9 @@ def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     failed: dict[str, str] = {}
     left_out: set[str] = set()
     own = _changes(tx, visit, crm_object, at)
-    others = {
-        listed_object["id"]: changed_at(tx, listed_object["id"], int(at), None if visit.may_administer else visit.actor)
-        for listed_object in visit.objects
-    }
-    for object_id, changes in (
-        {crm_object["id"]: own} | {object_id: others[object_id] for object_id in others if object_id != crm_object["id"]}
-    ).items():
+    by = None if visit.may_administer else visit.actor
+    others = {listed_object["id"]: changed_at(tx, listed_object["id"], int(at), by) for listed_object in visit.objects}
+    for object_id, changes in ({crm_object["id"]: own} | others).items():
         failed |= dict.fromkeys((record_id for record_id, _, is_newest in changes if not is_newest), "changed again since")
         # Backwards: a merged record gets its unique values back from the survivor.
         restored = [record_id for record_id, _, is_newest in reversed(changes) if is_newest]

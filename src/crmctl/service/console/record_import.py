@@ -56,12 +56,6 @@ class ImportOutcome:
     unchanged: int = 0
     failed: list[tuple[Row, str]] = field(default_factory=list)
 
-    def add(self, items: Sequence[tuple[Row, Json]], done: Json) -> None:
-        """Count the answer to a bulk write of these rows."""
-        self.created += done["created"]
-        self.updated += done["updated"]
-        self.failed += [(items[failed["index"]][0], failed["error"]) for failed in done["failed"]]
-
     @property
     def is_empty(self) -> bool:
         return not self.created + self.updated
@@ -293,7 +287,10 @@ def _carry_out(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> ImportOutcome:
             else:
                 items.append((row, {"data": data} | ({"id": record_id or row_id} if record_id or row_id else {})))
         if items:
-            outcome.add(items, records.bulk_write(tx, crm_object["id"], "upsert", [item for _, item in items], **stamp))
+            done = records.bulk_write(tx, crm_object["id"], "upsert", [item for _, item in items], **stamp)
+            outcome.created += done["created"]
+            outcome.updated += done["updated"]
+            outcome.failed += [(items[failed["index"]][0], failed["error"]) for failed in done["failed"]]
     return outcome
 
 

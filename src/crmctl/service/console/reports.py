@@ -78,7 +78,7 @@ def draw_line(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | Non
     marks = [
         ChartMark(value_text(AttributeType.DATE, on), text, 100 * (at - first) / (last - first), height(v)) for at, on, v, text in shown
     ]
-    return Chart(title, marks, [(height(value), grouped(value)) for value in sorted({low, 0.0, high})], LINE, len(groups) - len(shown))
+    return Chart(title, marks, [(height(value), grouped(value)) for value in (low, high)], LINE, len(groups) - len(shown))
 
 
 def _is_drawable(value: Any) -> bool:

@@ -12,7 +12,7 @@ from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import ListCell, labels_in, reference_target, value_text
+from crmctl.service.console.cells import labels_in, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
 from crmctl.service.console.record_form import FormField, changes, fields_for, submitted
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
@@ -372,11 +372,9 @@ def _written(tx: Tx, block: ActionBlock) -> Json:
     return {slug: value for slug, value in (before | written).items() if slug not in emptied}
 
 
-Fact = tuple[str, ListCell]
-"""A name and a value; templates and JSON are code."""
-
-
-def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str) -> list[tuple[str, str, list[Fact]]]:
+def actions_in_words(
+    tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str
+) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Return what each action does, to which object, and its facts; `about` is the slug of the workflow's object."""
     names = {crm_object["slug"]: crm_object["pluralName"] for crm_object in visit.objects}
     words = []
@@ -386,28 +384,21 @@ def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]],
     return words
 
 
-def _facts(block: ActionBlock) -> list[Fact]:
+def _facts(block: ActionBlock) -> list[tuple[str, str]]:
     """Return the fields of an action. Of headers only the names: their values are secrets."""
     if block.type not in TYPES:
-        return [_fact("Definition", block.kept_text, "code")]
+        return [("Definition", block.kept_text)]
     facts = []
     for name, label, kind, default in PLAIN[block.type]:
         text = block.texts.get(name, "")
         if kind == "lines":
             text = ", ".join(line.partition(":")[0] for line in text.splitlines())
         if text or default:
-            facts.append(_fact(label, "yes" if kind == "tick" else text or default, "code" if kind == "json" and text else "lines"))
+            facts.append((label, "yes" if kind == "tick" else text or default))
     data = _data(block.kept)
     for field in block.filled:
         value = data[field.slug]
         shown = field.inputs[0].text if field.type == AttributeType.REFERENCE else value_text(field.type, value)
-        facts.append(_fact(field.label, shown or "cleared"))
-    return facts + [
-        _fact(text, jsontext.dumps(block.kept[name]) if block.kept[name] else "none", "code")
-        for name, text in UNSEEN.items()
-        if name in block.kept
-    ]
-
-
-def _fact(name: str, text: str, kind: str = "lines") -> Fact:
-    return name, ListCell(text, "code" if is_template(text) else kind)
+        facts.append((field.label, shown or "cleared"))
+    unseen = {text: block.kept[name] for name, text in UNSEEN.items() if name in block.kept}
+    return facts + [(text, jsontext.dumps(value) if value else "none") for text, value in unseen.items()]
