@@ -18,7 +18,7 @@ import pytest
 
 from crmctl.clock import SystemClock
 from crmctl.service.http import schemas
-from crmctl.write.jobs import JobStore, ObjectLock
+from crmctl.write.jobs import JobStore
 from tests.support.cli import run_crmctl, start_crmctl
 from tests.support.patience import PATIENCE
 from tests.support.service import RunningService, opened
@@ -78,7 +78,7 @@ def held(service: RunningService) -> AbstractContextManager[None]:
     """Lock the companies in this process."""
     store = JobStore(Path(os.environ["CRMCTL_STATE_DIR"]), SystemClock())
     store.prepare()
-    return ObjectLock(store, service.object_id("companies"), "companies").hold(SystemClock(), lambda _: None)
+    return store.object_turn(service.object_id("companies"), "companies", lambda _: None)
 
 
 def test_an_import_that_does_not_wait_is_refused_and_leaves_nothing_behind(firms: RunningService) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from crmctl.files.whole_files import whole_bytes
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
-from crmctl.models.resources import Attribute, AttributeType
+from crmctl.models.resources import Attribute, AttributeType, document_of
 from crmctl.values.equality import as_sent
 from crmctl.values.moments import micros_of
 
@@ -208,10 +208,8 @@ class MergePlanHeader:
     as_of: str | None = None
 
     def to_document(self) -> Json:
-        return {
-            "kind": KIND, "format": FORMAT, "version": self.version, "createdAt": self.created_at, "origin": self.origin,
-            "object": self.object, "objectId": self.object_id, "match": list(self.match), "keep": list(self.keep), "asOf": self.as_of,
-        }  # fmt: skip
+        names = "version created_at origin object object_id match keep as_of"
+        return {"kind": KIND, "format": FORMAT, **document_of(self, names, match=list(self.match), keep=list(self.keep))}
 
 
 @frozen
@@ -440,8 +438,8 @@ COMPARED_WHOLE = 2_000
 class MatchGroup:
     """Records considered duplicates.
 
-    `members` are their numbers, `pairs` the matching pairs, best first. `score` (0 to 1) is the weakest likeness that holds the group
-    together, reduced if some of its pairs do not match.
+    `members` are their numbers, `pairs` the matching pairs, best first. `score` (0 to 1) is the weakest likeness that joined the group,
+    times the square root of the share of its pairs that match.
     """
 
     members: tuple[int, ...]
@@ -506,6 +504,7 @@ def clusters(members: Sequence[int], pairs: Sequence[Pair], counts: GroupCounts)
     """
     pairs_matched = {(pair.a, pair.b) for pair in pairs}
     home = {member: {member} for member in members}
+    weakest: dict[int, float] = {}
     ordered = sorted(pairs, key=lambda pair: (-pair.score, pair.a, pair.b))
     for pair in ordered:
         first, other = home[pair.a], home[pair.b]
@@ -517,6 +516,7 @@ def clusters(members: Sequence[int], pairs: Sequence[Pair], counts: GroupCounts)
             continue
         first |= other
         home.update(dict.fromkeys(other, first))
+        weakest.update(dict.fromkeys(first, pair.score))
     done: set[int] = set()
     for member in members:
         cluster = home[member]
@@ -524,23 +524,5 @@ def clusters(members: Sequence[int], pairs: Sequence[Pair], counts: GroupCounts)
             continue
         done |= cluster
         inside = [pair for pair in ordered if pair.a in cluster and pair.b in cluster]
-        yield MatchGroup(tuple(sorted(cluster)), tuple(inside), _certainty(len(cluster), inside))
-
-
-def _certainty(size: int, pairs: Sequence[Pair]) -> float:
-    """Return the weakest likeness in the strongest spanning tree, times the square root of the share of matching pairs."""
-    parent: dict[int, int] = {}
-
-    def root(number: int) -> int:
-        while parent.setdefault(number, number) != number:
-            number = parent[number]
-        return number
-
-    weakest = 1.0
-    for pair in sorted(pairs, key=itemgetter(3), reverse=True):
-        a, b = root(pair.a), root(pair.b)
-        if a != b:
-            parent[a] = b
-            weakest = min(weakest, pair.score)
-    share = len(pairs) / (size * (size - 1) / 2)
-    return round(weakest * float(share**0.5), 4)
+        share = len(inside) / math.comb(len(cluster), 2)
+        yield MatchGroup(tuple(sorted(cluster)), tuple(inside), round(weakest[member] * math.sqrt(share), 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -343,16 +343,9 @@ class MirrorFile(ExitStack):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Make all writes of the block visible together, or none of them. Raises StorageError."""
-        with storage_errors(self.path):
+        with storage_errors(self.path), self.db:
             self.db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self.db.execute("COMMIT")
-            except BaseException:
-                if self.db.in_transaction:
-                    with suppress(sqlite3.Error):
-                        self.db.execute("ROLLBACK")
-                raise
+            yield
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -64,10 +64,23 @@ class MergeSchema:
 
 
 def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -> list[Step]:
-    object_id = schema.object_id
-    before, after = _survivor_change(merge, schema, around.members)
-    freed, late = _freed(merge, schema, around.members, after)
-    steps = [Step(StepKind.FREE, object_id, loser, held_before, dict.fromkeys(held_before)) for loser, held_before in freed]
+    """Return the steps of a merge, in the order in which the service accepts unique values."""
+    object_id, current = schema.object_id, around.members[merge.survivor.lower()]
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    for slug, merged in merge.values.items():
+        value = as_sent(schema.by_slug.get(slug), current.get(slug))
+        if value != merged.value and not (is_empty(value) and is_empty(merged.value)):
+            before[slug], after[slug] = value, merged.value
+    # Losers first clear the unique values that the survivor gets. It gets those that they require after they are deleted.
+    unique = [attribute for attribute in schema.unique if after.get(attribute.slug) is not None]
+    late = [attribute.slug for attribute in unique if attribute.is_required]
+    steps = []
+    for loser in merge.losers:
+        data = around.members[loser.lower()]
+        freed = held({one.slug: as_sent(one, data.get(one.slug)) for one in unique if not one.is_required})
+        if freed:
+            steps.append(Step(StepKind.FREE, object_id, loser, freed, dict.fromkeys(freed)))
     own = schema.referring_slugs(object_id)
     kinds = {slug: StepKind.CLAIM if slug in late else StepKind.REFERENCE if slug in own else StepKind.SURVIVOR for slug in after}
     for kind in (StepKind.SURVIVOR, StepKind.REFERENCE, StepKind.CLAIM):
@@ -94,41 +107,6 @@ def late_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -
         if links := swap_links(activity, away):
             steps.append(Step(StepKind.ACTIVITY, "", str(activity["id"]), {name: activity.get(name) for name in links}, links))
     return steps
-
-
-def _survivor_change(
-    merge: PlannedMerge, schema: MergeSchema, members: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the survivor's values before and after the merge, where they differ."""
-    current = members[merge.survivor.lower()]
-    before: dict[str, Any] = {}
-    after: dict[str, Any] = {}
-    for slug, merged in merge.values.items():
-        current_value = as_sent(schema.by_slug.get(slug), current.get(slug))
-        if current_value != merged.value and not (is_empty(current_value) and is_empty(merged.value)):
-            before[slug], after[slug] = current_value, merged.value
-    return before, after
-
-
-def _freed(
-    merge: PlannedMerge,
-    schema: MergeSchema,
-    members: Mapping[str, Mapping[str, Any]],
-    after: Mapping[str, Any],
-) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
-    """Return the unique values that losers clear first, and the required attributes that they cannot clear.
-
-    Both concern values that the survivor gets. It gets the required ones after the loser is deleted.
-    """
-    free = []
-    for loser in merge.losers:
-        data = members[loser.lower()]
-        stored = held(
-            {attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in schema.unique if not attribute.is_required}
-        )
-        if values := {slug: value for slug, value in stored.items() if after.get(slug) is not None}:
-            free.append((loser, values))
-    return free, [attribute.slug for attribute in schema.unique if attribute.is_required and after.get(attribute.slug) is not None]
 
 
 def is_as_planned(attributes: Sequence[Attribute], planned: Mapping[str, Any], current: Mapping[str, Any], away: Mapping[str, str]) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,7 +27,7 @@ from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import currency_code
 from crmctl.values.moments import MICROS
 from crmctl.write.in_flight import DeliveryOptions
-from crmctl.write.jobs import JobStore, ObjectLock
+from crmctl.write.jobs import JobStore
 
 if TYPE_CHECKING:
     from crmctl.client.answers import Page
@@ -262,15 +262,11 @@ def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
     return MirroredRecords(context, wish)
 
 
-@contextmanager
-def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> Iterator[None]:
+def takes_turn(context: BulkContext, target: ImportTarget, patience: float, *, by_key: bool) -> AbstractContextManager[None]:
     """Let only one import by key at a time write to an object. Raises PendingError after `patience` seconds."""
     if not by_key:
-        yield
-        return
-    lock = ObjectLock(store_of(context), target.object_id, target.object, patience)
-    with lock.hold(context.clock, context.listener.note):
-        yield
+        return nullcontext()
+    return store_of(context).object_turn(target.object_id, target.object, context.listener.note, patience)
 
 
 def note_if_empty(context: BulkContext, file: str, rows: int) -> None:

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,6 +86,12 @@ ELSEWHERE = "CRMCTL_STATE_DIR names another directory"
 NO_JOURNAL = "its journal is gone, or not written yet"
 OBJECTS = "objects"
 """Name of the folder for object locks. No job has this name."""
+
+WAIT_SECONDS = 3600.0
+"""Default time that an import waits for its turn."""
+
+TELLING_SECONDS = 3.0
+"""Time for the lock's holder to register a job that messages can name."""
 
 LOCK_NAME = "registering.sqlite"
 LOCK_SECONDS = 60.0
@@ -234,6 +240,34 @@ class JobStore:
         held = ConfigError(f"cannot lock {path}: another process holds it", hint=ELSEWHERE)
         return take_turn(path, self.clock, LOCK_SECONDS, lambda _: True, lambda: held)
 
+    def object_turn(
+        self, object_id: str, object_name: str, note: Callable[[str], None], patience: float = WAIT_SECONDS
+    ) -> AbstractContextManager[None]:
+        """Make other imports by key into an object wait, whatever their profile. The turn ends with its process.
+
+        `note` receives a message about a wait. Raises PendingError if that exceeds `patience` seconds, ConfigError if locking fails.
+        """
+        importing = f"is importing into {object_name} by key"
+
+        def holder() -> str | None:
+            """Return the job that holds the lock; None if it has just started."""
+            jobs = (job for job in self.list() if job.is_running and job.header.keys and job.header.object_id.lower() == object_id.lower())
+            return next((f"job {job.id}" for job in jobs), None)
+
+        def tell(waited: float) -> bool:
+            job = holder()
+            is_due = job is not None or waited >= TELLING_SECONDS
+            if is_due:
+                note(f"{job or 'another process'} {importing}; waiting for its end (--lock-wait 0 does not)")
+            return is_due
+
+        def refusal() -> CrmctlError:
+            message = f"{holder() or 'another process'} {importing}; nothing was sent"
+            return PendingError(message, hint="--lock-wait SECONDS waits for its end", code="import_running", retryable=True)
+
+        name = hashlib.sha256(object_id.lower().encode()).hexdigest()[:32]
+        return take_turn(self.root / OBJECTS / f"{name}.sqlite", self.clock, patience, tell, refusal)
+
     def earlier_creation(self, sha256: str, object_id: str, origin: str) -> JobInfo | None:
         """Return the newest job that created, or is creating, records of the same object from the same content."""
         for job in self.list():
@@ -302,51 +336,3 @@ def summarize(journal: Journal) -> Summary:
     return Summary(
         header.job, header.object, shown_mode(header), journal.counts(), requests, elapsed, files, values, len(surplus_records(journal))
     )
-
-
-WAIT_SECONDS = 3600.0
-"""Default time that an import waits for its turn."""
-
-TELLING_SECONDS = 3.0
-"""Time for the lock's holder to register a job that messages can name."""
-
-
-@frozen
-class ObjectLock:
-    """Lock on one object of one organization, identified by its id across profiles. `patience`: longest wait in seconds."""
-
-    store: JobStore
-    object_id: str
-    object: str
-    patience: float = WAIT_SECONDS
-
-    @contextmanager
-    def hold(self, clock: Clock, note: Callable[[str], None]) -> Iterator[None]:
-        """Make other imports by key into the object wait. The lock ends with its process. `note` receives a message about a wait.
-
-        Raises PendingError if the wait is too long, ConfigError if locking fails.
-        """
-        name = hashlib.sha256(self.object_id.lower().encode()).hexdigest()[:32]
-
-        def tell(waited: float) -> bool:
-            holder = self._holder
-            if holder is not None or waited >= TELLING_SECONDS:
-                note(f"{holder or 'another process'} {importing}; waiting for its end (--lock-wait 0 does not)")
-            return holder is not None or waited >= TELLING_SECONDS
-
-        def refusal() -> CrmctlError:
-            hint = "--lock-wait SECONDS waits for its end"
-            message = f"{self._holder or 'another process'} {importing}; nothing was sent"
-            return PendingError(message, hint=hint, code="import_running", retryable=True)
-
-        importing = f"is importing into {self.object} by key"
-        with take_turn(self.store.root / OBJECTS / f"{name}.sqlite", clock, self.patience, tell, refusal):
-            yield
-
-    @property
-    def _holder(self) -> str | None:
-        """The job that holds the lock; None if it has just started."""
-        for job in self.store.list():
-            if job.is_running and job.header.keys and job.header.object_id.lower() == self.object_id.lower():
-                return f"job {job.id}"
-        return None

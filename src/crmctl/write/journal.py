@@ -540,14 +540,9 @@ class Journal:
         """Apply all statements of the block or none. With `durable`, they are on disk when the block ends."""
         with self._lock:
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
                 yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # on a full disk SQLite has already ended some transactions
-                    self._db.execute("ROLLBACK")
-                raise
 
 
 def entries_of(journal: Journal, rows: Iterable[Row]) -> Iterator[tuple[Row, RowEntry | None]]:

@@ -261,7 +261,10 @@ class Delivery:
                 thread.start()
             try:
                 self._hand_out(entries)
-                self._wait()
+                for thread in self._threads:
+                    while thread.is_alive() and not self._in_flight.is_stopping:
+                        thread.join(TICK_SECONDS)
+                        self._beat()
             except KeyboardInterrupt:
                 self._interrupt.requested = self._interrupt.again = True
             except BaseException as error:
@@ -350,13 +353,6 @@ class Delivery:
         parts = list(batcher.batches(task.batch.entries))
         # A refusal of the larger request says nothing about its parts.
         return (replace(task, batch=part, refusal=task.refusal if len(parts) == 1 else None) for part in parts)
-
-    def _wait(self) -> None:
-        """Wait until every sender has finished or sending must stop."""
-        for thread in self._threads:
-            while thread.is_alive() and not self._in_flight.is_stopping:
-                thread.join(TICK_SECONDS)
-                self._beat()
 
     def _beat(self) -> None:
         if self._clock.monotonic() >= self._beat_due:

@@ -214,7 +214,14 @@ class StepSender:
         try:
             deleted = self.service.bulk_delete(object_id, ids)
         except (NotFoundError, RejectedError) as error:
-            return self._judge_refusal(object_id, len(ids), error)
+            is_absent = isinstance(error, NotFoundError)
+            if is_absent and object_id not in self._known_objects:
+                self.service.get_object(object_id)  # a 404 for the object itself ends everything
+                self._known_objects.add(object_id)
+            if len(ids) > 1:
+                return Verdict(BatchState.BISECT, reason=error.message)
+            self.absent += is_absent
+            return Verdict(BatchState.CONFIRMED, failures={} if is_absent else {0: error.message})
         except CrmctlError as error:
             state = BatchState.IN_DOUBT if error.outcome_unknown else BatchState.PLANNED
             return Verdict(state, reason=error.message, repeatable=error.outcome_unknown, fatal=error)
@@ -222,17 +229,6 @@ class StepSender:
         if deleted is not None and not doubted:
             self.absent += max(0, len(ids) - deleted - len(kept))
         return Verdict(BatchState.CONFIRMED, failures=kept)
-
-    def _judge_refusal(self, object_id: str, size: int, error: CrmctlError) -> Verdict:
-        """Judge a refusal. A 404 for the object itself ends everything."""
-        is_absent = isinstance(error, NotFoundError)
-        if is_absent and object_id not in self._known_objects:
-            self.service.get_object(object_id)
-            self._known_objects.add(object_id)
-        if size > 1:
-            return Verdict(BatchState.BISECT, reason=error.message)
-        self.absent += is_absent
-        return Verdict(BatchState.CONFIRMED, failures={} if is_absent else {0: error.message})
 
 
 @dataclass
