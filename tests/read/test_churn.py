@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
@@ -105,7 +104,7 @@ def test_an_order_is_evidence_only_while_it_holds() -> None:
     group = [(str(number), "then") for number in range(13)]
     assert weigh(group, group) > SURE
     assert weigh(group[:5], group[3:9]) == pytest.approx(1.0)
-    assert weigh(group, group[::-1]) == -math.inf
+    assert weigh(group, group[::-1]) < 0
     moved = [*group[1:], (group[0][0], "changed since")]
     assert weigh(group, moved) > 0
 

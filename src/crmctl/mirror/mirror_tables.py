@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -317,7 +317,7 @@ def scan_into(staging: Staging, lister: CountedReads, object_id: str, begun: Ful
     for page in sweep.pages():
         with staging.step():
             new = staging.merge(page)
-            document = {"begin": [*begun.begun, begun.newest], "sweep": sweep.state.to_document(), "statistics": vars(statistics)}
+            document = {"begin": [*begun.begun, begun.newest], "sweep": asdict(sweep.state), "statistics": vars(statistics)}
             staging.note("scan", document)
         progress.advance(new)
     return replace(begun, is_stable=statistics.unstable == 0)

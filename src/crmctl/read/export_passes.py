@@ -6,10 +6,9 @@ import hashlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from crmctl.bulk_context import Progress
@@ -43,25 +42,25 @@ WHERE excluded.wire <> record.wire AND (excluded.updated >= record.updated OR ex
 """
 
 
-class Staging:
+class Staging(ExitStack):
     """Records on disk. Without `path`, they are in a temporary file. Raises UsageError if another process has the file open."""
 
     def __init__(self, path: Path | None = None) -> None:
+        super().__init__()
         self._path = path
         try:
             if path is not None:
                 path.touch(mode=0o600)
-            with ExitStack() as unless_ready:
-                # The garbage collector may close it in any thread.
-                connected = sqlite3.connect(path or "", isolation_level=None, timeout=0, check_same_thread=False)
-                self._db = unless_ready.enter_context(closing(connected))
-                # One process only and no shared memory, so it works on network file systems.
-                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._db.execute(f"PRAGMA journal_mode = {'WAL' if path is not None else 'OFF'}")
-                self._db.execute("PRAGMA synchronous = NORMAL")
-                self._db.executescript(_SCHEMA)
-                unless_ready.pop_all()
+            # The garbage collector may close it in any thread.
+            connected = sqlite3.connect(path or "", isolation_level=None, timeout=0, check_same_thread=False)
+            self._db = self.enter_context(closing(connected))
+            # One process only and no shared memory, so it works on network file systems.
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute(f"PRAGMA journal_mode = {'WAL' if path is not None else 'OFF'}")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
+            self.close()
             if getattr(error, "sqlite_errorname", None) in ("SQLITE_BUSY", "SQLITE_LOCKED"):
                 raise UsageError(f"another export is working on {path}", code="export_running") from error
             if path is not None and path.is_file() and not path.stat().st_size:
@@ -69,17 +68,8 @@ class Staging:
             failure = storage_error(error, path, UsageError(f"cannot write {path}: {reason(error)}", code="unwritable_file"))
             raise failure from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM record").fetchone()[0])
-
-    def close(self) -> None:
-        self._db.close()
 
     @contextmanager
     def step(self, other: Path | None = None) -> Iterator[None]:
@@ -161,9 +151,13 @@ RESUMED_WITHIN = 24 * 3600.0
 """Seconds within which an interrupted read is resumed. A later one could hold records deleted since."""
 
 
+_STATE_FORM = 2
+"""Form of the noted progress of a read. Reads with another form begin anew."""
+
+
 def reopen_staging(place: Path, request: Json, clock: Clock, *, resumes: bool = True) -> tuple[Staging, bool]:
     """Open the staging of a read. Return it, and whether it holds the remains of an interrupted read with the same `request`."""
-    staging, now = Staging(place), clock.now()
+    staging, now, request = Staging(place), clock.now(), {**request, "form": _STATE_FORM}
     noted, begun = staging.noted("request"), staging.noted("begun")
     if resumes and noted == request and 0 <= now - begun < RESUMED_WITHIN:
         return staging, True
@@ -248,17 +242,10 @@ class GatherState:
     flags: list[str] = field(default_factory=list)
     statistics: PassStatistics = field(default_factory=PassStatistics)
 
-    def to_document(self) -> Json:
-        return {**vars(self), "sweep": self.sweep.to_document(), "statistics": vars(self.statistics)}
-
     @classmethod
     def from_document(cls, document: Json) -> Self:
-        changed = {
-            "phase": Phase(document["phase"]),
-            "sweep": SweepState.from_document(document["sweep"]),
-            "statistics": PassStatistics(**document["statistics"]),
-        }
-        return cls(**{**document, **changed})
+        sweep, statistics = SweepState.from_document(document["sweep"]), PassStatistics(**document["statistics"])
+        return cls(**{**document, "phase": Phase(document["phase"]), "sweep": sweep, "statistics": statistics})
 
     def flag(self, flag: Flag) -> None:
         if flag not in self.flags:
@@ -321,7 +308,7 @@ class Gathering:
             self._save()
 
     def _save(self) -> None:
-        self.staging.note("gathering", self.state.to_document())
+        self.staging.note("gathering", asdict(self.state))
 
     def _sweep(self, take: Callable[[Iterable[Record]], int | None]) -> None:
         state, before = self.state, self.state.statistics.requests

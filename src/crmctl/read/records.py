@@ -30,14 +30,10 @@ class SweepState:
     by_time: bool = True
     rows: int = 0
 
-    def to_document(self) -> Json:
-        closing = self.closing.to_document() if self.closing else None
-        return {"position": self.position.to_document(), "closing": closing, "by_time": self.by_time, "rows": self.rows}
-
     @classmethod
     def from_document(cls, document: Json) -> Self:
-        closing = Position.from_document(document["closing"]) if document["closing"] else None
-        return cls(Position.from_document(document["position"]), closing, document["by_time"], document["rows"])
+        closing = document["closing"] and Position(**document["closing"])
+        return cls(**{**document, "position": Position(**document["position"]), "closing": closing})
 
 
 class Sweep:
@@ -179,12 +175,14 @@ def fetch(
         else:
             cost = Cost(count, as_a_whole=False)
         tell(cost._replace(requests=cost.requests + 2) if cost.as_a_whole else cost)  # a full read looks at both ends
-        rounds = 2 if cost.as_a_whole else 0
-        for _ in range(rounds):
+        is_read_twice = cost.as_a_whole
+        for _ in range(2 if is_read_twice else 0):
             before = reader.requests
-            yield from _among_all(reader, open_ids, fetched)
+            for page in scan(reader, Listing(reader.object_id)):
+                if mine := [record for record in page if (record_id := record.id.lower()) in open_ids and fetched.add(record_id)]:
+                    yield mine
             if len(open_ids) - len(fetched) <= reader.requests - before:
-                rounds = 0
+                is_read_twice = False
                 break
 
         def unlisted() -> Iterator[str]:
@@ -193,7 +191,7 @@ def fetch(
         def is_wanted(record: Record | None) -> bool:
             return record is not None and record.id.lower() in open_ids
 
-        if rounds:
+        if is_read_twice:
             records = read_singly(reader, unlisted, len(open_ids) - len(fetched), is_wanted)
         else:
             records = (read_one(reader, record_id) for record_id in unlisted())
@@ -237,12 +235,6 @@ def _changed_last(
         if not records or 2 * len(records) < len(page.items):
             break
     return page.total
-
-
-def _among_all(reader: Reader, open_ids: SeenIds, fetched: SeenIds) -> Iterator[list[Record]]:
-    for page in scan(reader, Listing(reader.object_id)):
-        if mine := [record for record in page if (record_id := record.id.lower()) in open_ids and fetched.add(record_id)]:
-            yield mine
 
 
 def read_one(reader: Reader, record_id: str) -> Record | None:
@@ -327,16 +319,10 @@ def all_activities(lister: ReadService) -> Iterator[list[Activity]]:
 
 def named_records(activity: Activity) -> set[str]:
     """Return the ids, in lower case, of all records that an activity names."""
-    return set(_ids(activity.wire))
-
-
-def _ids(wire: Json) -> Iterator[str]:
-    for link in wire.get("linkedRecords") or ():
-        if isinstance(link, dict) and isinstance(link.get("recordId"), str):
-            yield link["recordId"].lower()
-    for participant in wire.get("participants") or ():
-        if isinstance(participant, dict) and participant.get("type") == PERSON and isinstance(participant.get("id"), str):
-            yield participant["id"].lower()
+    linked, participants = (activity.wire.get(name) or () for name in LINKS)
+    ids = [link.get("recordId") for link in linked if isinstance(link, dict)]
+    ids += [person.get("id") for person in participants if isinstance(person, dict) and person.get("type") == PERSON]
+    return {record_id.lower() for record_id in ids if isinstance(record_id, str)}
 
 
 def swap_links(activity: Mapping[str, Any], away: Mapping[str, str]) -> Json:

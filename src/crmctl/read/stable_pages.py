@@ -8,14 +8,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from crmctl.client.answers import may_count_page
 from crmctl.client.directory import Lister
 from crmctl.errors import RejectedError, ServiceError
 from crmctl.files.spills import CHUNK_ROWS, Spill, chunks, open_spill
 from crmctl.frozen import frozen
-from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.values.filters import Condition
 from crmctl.values.moments import micros_of, micros_of_date
@@ -221,6 +220,9 @@ class GroupWalk:
 SURE = 30.0
 """Bits of evidence after which an order is trusted. Chance produces that much once in 2^30 times."""
 
+DISPROVED = -1e18
+"""Evidence that no other evidence outweighs."""
+
 Sighting = tuple[str, str | None]
 """An id and its time of change.
 
@@ -228,11 +230,11 @@ A changed record may have moved; the pass over changes reads its new content.
 """
 
 
-def weigh(earlier: Sequence[Sighting], later: Sequence[Sighting]) -> float:
-    """Return the evidence, in bits, that two reads of a group have the same order. Minus infinity if they differ."""
+def weigh(earlier: Iterable[Sighting], later: Iterable[Sighting]) -> float:
+    """Return the evidence, in bits, that two reads of a group have the same order. DISPROVED if they differ."""
     places = {sighting: place for place, sighting in enumerate(earlier)}
     common = [places[sighting] for sighting in later if sighting in places]
-    return math.lgamma(len(common) + 1) / math.log(2) if common == sorted(common) else -math.inf
+    return math.lgamma(len(common) + 1) / math.log(2) if common == sorted(common) else DISPROVED
 
 
 REBASE = 2000
@@ -255,15 +257,15 @@ MOST_MOVES = 12
 class Position:
     """The position of a pass: everything up to `key` was read.
 
-    `offset` counts from the first record created at `base` or later, or from the beginning. `recent` are the last records of the group
-    `recent_key`, in order. `order` is the evidence, in bits, that groups keep their order. `rebases`: no filter on the creation time has
-    failed yet.
+    `offset` counts from the first record created at `base` or later, or from the beginning. `recent` has the ids and times of change of the
+    last records of the group `recent_key`, in order. `order` is the evidence, in bits, that groups keep their order. `rebases`: no filter
+    on the creation time has failed yet.
     """
 
     offset: int = 0
     key: int | None = None
     recent_key: int | None = None
-    recent: list[Sighting] = field(default_factory=list)
+    recent: dict[str, str | None] = field(default_factory=dict)
     order: float = 0.0
     base: str | None = None
     rebases: bool = True
@@ -276,16 +278,7 @@ class Position:
     def passed(self, key: int, id: str) -> bool:
         if self.key is not None and key <= self.key:
             return True
-        return self.is_ordered and key == self.recent_key and any(id == seen_id for seen_id, _ in self.recent)
-
-    def to_document(self) -> Json:
-        """Return JSON values; evidence of minus infinity becomes null."""
-        return {**vars(self), "order": self.order if math.isfinite(self.order) else None}
-
-    @classmethod
-    def from_document(cls, document: Json) -> Self:
-        recent = [(seen_id, updated) for seen_id, updated in document["recent"]]
-        return cls(**{**document, "recent": recent, "order": -math.inf if document["order"] is None else document["order"]})
+        return self.is_ordered and key == self.recent_key and id in self.recent
 
 
 class AnchoredPass:
@@ -326,7 +319,7 @@ class AnchoredPass:
             if progress:
                 self._back = 0
                 self._rebase(page)
-            elif page.keys and not at.is_ordered and page.keys[-1] > self._mark and (stalled > 1 or at.order == -math.inf):
+            elif page.keys and not at.is_ordered and page.keys[-1] > self._mark and (stalled > 1 or at.order < 0):
                 start = bisect_right(page.keys, self._mark)
                 if stalled == 1 and self._overlap > 1:
                     # With less overlap the group may fit on a page.
@@ -364,12 +357,12 @@ class AnchoredPass:
     def _learn(self, page: Slice) -> bool:
         """Compare the order of ties with the order seen before. If a trusted order fails, restart and return False."""
         at, trusted = self.position, self.position.is_ordered
-        if at.order > -math.inf and at.recent_key is not None:
+        if at.order >= 0 and at.recent_key is not None:
             group = slice(bisect_left(page.keys, at.recent_key), bisect_right(page.keys, at.recent_key))
-            at.order += weigh(at.recent, _sightings(page.rows[group]))
+            at.order += weigh(at.recent.items(), _sightings(page.rows[group]).items())
         if not trusted or at.is_ordered:
             return True
-        at.offset, at.key, at.recent_key, at.recent, at.base, self._total = 0, None, None, [], None, None
+        at.offset, at.key, at.recent_key, at.recent, at.base, self._total = 0, None, None, {}, None, None
         return False
 
     def _advance(self, page: Slice) -> bool:
@@ -386,9 +379,8 @@ class AnchoredPass:
         at.offset = page.offset + max(0, start - math.ceil(self._overlap))
         sightings = _sightings(page.rows[group:])
         if at.recent_key == keys[-1]:
-            fresh = {seen_id for seen_id, _ in sightings}
-            sightings = [old for old in at.recent if old[0] not in fresh] + sightings
-        at.recent_key, at.recent = keys[-1], sightings[-WINDOW:]
+            sightings = {seen_id: updated for seen_id, updated in at.recent.items() if seen_id not in sightings} | sightings
+        at.recent_key, at.recent = keys[-1], dict([*sightings.items()][-WINDOW:])
         return progress
 
     def _walk(self, key: int) -> Iterator[list[Record]]:
@@ -459,8 +451,8 @@ def _before(reader: SliceReader, key: int, total: int | None) -> int:
     return low
 
 
-def _sightings(rows: list[Record]) -> list[Sighting]:
-    return [(row.id, row.updated_at) for row in rows]
+def _sightings(rows: list[Record]) -> dict[str, str | None]:
+    return {row.id: row.updated_at for row in rows}
 
 
 class SeenIds(Spill):

@@ -102,9 +102,6 @@ def any_of(conditions: tuple[Condition, ...], attributes: Mapping[str, Attribute
     return AnyOf(conditions, lambda record: any(test(record.data.get(slug)) for slug, test in tests), is_disjoint)
 
 
-MICRO = 1
-
-
 def moment_value(text: str, now: float) -> str:
     """Return the operand for a date attribute. ISO dates and times stay unchanged. Raises UsageError for a text that is no moment."""
     if micros_of(text) is not None and text[4:5] == "-":
@@ -134,13 +131,13 @@ def _span(name: str, operator: Operator, moment: Moment) -> Bound:
         case Operator.LESS_THAN:
             return _bound(name, None, at)
         case Operator.LESS_THAN_OR_EQUAL:
-            return _bound(name, None, at + MICRO)
+            return _bound(name, None, at + 1)
         case Operator.GREATER_THAN:
-            return _bound(name, at + MICRO, None)
+            return _bound(name, at + 1, None)
         case Operator.GREATER_THAN_OR_EQUAL:
             return _bound(name, at, None)
         case _:
-            return _bound(name, at, _micros(moment.next_day) if moment.is_day else at + MICRO)
+            return _bound(name, at, _micros(moment.next_day) if moment.is_day else at + 1)
 
 
 def _micros(moment: Moment) -> int:
@@ -150,10 +147,10 @@ def _micros(moment: Moment) -> int:
 def _bound(name: str, least: int | None, below: int | None) -> Bound:
     conditions = []
     if least is not None:
-        operator, at = (Operator.GREATER_THAN_OR_EQUAL, least) if least % 1_000 == 0 else (Operator.GREATER_THAN, least - MICRO)
+        operator, at = (Operator.GREATER_THAN_OR_EQUAL, least) if least % 1_000 == 0 else (Operator.GREATER_THAN, least - 1)
         conditions.append(Condition(name, operator, _operand(at)))
     if below is not None:
-        operator, at = (Operator.LESS_THAN, below) if below % 1_000 == 0 else (Operator.LESS_THAN_OR_EQUAL, below - MICRO)
+        operator, at = (Operator.LESS_THAN, below) if below % 1_000 == 0 else (Operator.LESS_THAN_OR_EQUAL, below - 1)
         conditions.append(Condition(name, operator, _operand(at)))
     return Bound(name, least, below, tuple(conditions))
 
@@ -198,7 +195,6 @@ NAMES = ("name", "full_name", "title", "label")
 """Attributes that name a record, the first an object has."""
 
 _MONEY = re.compile(r"(?P<amount>[-+]?\d[\d.]*)\s*(?P<code>[A-Za-z]{3})")
-TIMES = {"createdAt": "created_at", "updatedAt": "updated_at", "created_at": "created_at", "updated_at": "updated_at"}
 _SIGN = "|".join(re.escape(sign) for sign in SIGNS)
 _OPERATOR_WORDS = "|".join((*map(str, Operator), r"not\s+in", "in"))
 
@@ -232,9 +228,8 @@ class FilterReader:
     def read_clause(self, clause: Clause) -> RecordFilter:
         """Return the filter of one condition. Raises like `read`."""
         attributes = self.attributes
-        name = TIMES.get(clause.target, clause.target)
-        if name in TIMES.values() and clause.target not in (attributes or {}):
-            return moment_filter(name, clause, self.context.now)
+        if clause.target in SORTS and clause.target not in (attributes or {}):
+            return moment_filter(SORTS[clause.target], clause, self.context.now)
         if not attributes or clause.target in attributes or clause.target in FIELDS_OF_EVERY_RECORD:
             return self._plain(clause, attributes or {})
         head, dot, rest = clause.target.partition(".")
@@ -305,12 +300,8 @@ class FilterReader:
         self, clause: Clause, attribute: Attribute, money: Sequence[re.Match[str]], attributes: Mapping[str, Attribute]
     ) -> RecordFilter:
         """Return the filter of `amount>1000 EUR`: the service compares the amount, crmctl the currency too."""
-        codes = [match["code"].upper() for match in money]
         amounts = replace(clause, operator=clause.operator.positive, values=tuple(match["amount"] for match in money))
-        if len(money) == 1 and not clause.operator.is_negation:
-            currency = Clause(f"{clause.target}.currency", Operator.EQUALS, (codes[0],))
-            return self._plain(amounts, attributes) & part_filter(attribute, "currency", currency)
-        tests = [(value_test(attribute, amounts.operator, amount), code) for amount, code in zip(amounts.values, codes, strict=True)]
+        tests = [(value_test(attribute, amounts.operator, match["amount"]), match["code"].upper()) for match in money]
 
         def admits(record: Record) -> bool:
             elements = [element for element in elements_of(record.data.get(attribute.slug)) if isinstance(element, Mapping)]

@@ -11,7 +11,8 @@ from decimal import Context, Decimal
 from itertools import product
 from typing import Any, NamedTuple
 
-from crmctl.client.query.clauses import TIMES, parts_of, values_along
+from crmctl.client.directory import SORTS
+from crmctl.client.query.clauses import parts_of, values_along
 from crmctl.client.query.record_filter import ListOrder, QueryContext, ReadingCost, RecordFilter
 from crmctl.client.query.record_query import MANY_LISTS, RecordQuery
 from crmctl.client.query.related_records import FieldLookups
@@ -213,10 +214,10 @@ class RecordGroups:
         example = f"--by {name}:month; units: {', '.join(UNITS)}"
         if unit and unit not in UNITS:
             raise UsageError(f"--by {text}: {unit!r} is no unit of time", hint=example)
-        if name in TIMES and name not in self._attributes:
+        if name in SORTS and name not in self._attributes:
             if not unit:
                 raise UsageError(f"--by {text} needs a unit of time", hint=example)
-            return _By(text, None, "createdAt" if TIMES[name] == "created_at" else "updatedAt", unit)
+            return _By(text, None, "createdAt" if SORTS[name] == "created_at" else "updatedAt", unit)
         attribute = self._attribute("--by", name)
         path = name[len(attribute.slug) + 1 :]
         if unit and (attribute.type not in (AttributeType.DATE, AttributeType.REFERENCE)):

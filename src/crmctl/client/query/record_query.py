@@ -63,7 +63,11 @@ def _test(attribute: Attribute, condition: Condition) -> Test | None:
         is_empty = partial(_may_be_empty, attribute)
         return is_empty if condition.operator is Operator.IS_EMPTY else lambda value: value not in (None, "", [], {})
     if attribute.type in (AttributeType.NUMBER, AttributeType.CURRENCY):
-        return _number_test(attribute, condition)
+        try:
+            meets = value_test(attribute, condition.operator, condition.value)
+        except RejectedError:
+            return None
+        return lambda value: (value is not None and number_in(attribute, value) is None) or meets(value)
     if attribute.type == AttributeType.REFERENCE:
         return _reference_test(condition)
     if attribute.type == AttributeType.DATE:
@@ -80,17 +84,12 @@ def _test(attribute: Attribute, condition: Condition) -> Test | None:
         return None
     if attribute.type == AttributeType.SELECT and wished not in map(_loose, attribute.options):
         return None  # perhaps by its label
-    return lambda value: not _is_text(value) or any(meaning.matches(_loose(element), wished) for element in elements_of(value))
 
+    def may_meet(value: Any) -> bool:
+        texts = elements_of(value)
+        return not all(isinstance(text, str) for text in texts) or any(meaning.matches(_loose(text), wished) for text in texts)
 
-def _number_test(attribute: Attribute, condition: Condition) -> Test | None:
-    try:
-        meets = value_test(attribute, condition.operator, condition.value)
-    except RejectedError:
-        return None
-    if attribute.type == AttributeType.CURRENCY:
-        return lambda value: (value is not None and number_in(attribute, value) is None) or meets(value)
-    return lambda value: isinstance(value, bool | str | list | dict) or meets(value)
+    return may_meet
 
 
 def _may_be_empty(attribute: Attribute, value: Any) -> bool:
@@ -130,10 +129,6 @@ def _date_test(condition: Condition) -> Test | None:
         return not (is_early and moment - wished > _ZONES) and not (is_late and wished - moment > _ZONES)
 
     return may_meet
-
-
-def _is_text(value: Any) -> bool:
-    return all(isinstance(element, str) for element in elements_of(value))
 
 
 def _loose(text: str) -> str:
@@ -187,10 +182,7 @@ def _each_once(records: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
-FirstPage = Callable[[Sequence[Condition]], Page[Record]]
-
-
-def looks_into(first_page: FirstPage, prefilter: Prefilter, readers: Iterable[ListReader]) -> bool:
+def looks_into(first_page: Callable[[Sequence[Condition]], Page[Record]], prefilter: Prefilter, readers: Iterable[ListReader]) -> bool:
     """Whether the service searches inside composites: False if a condition misses a record that it must find."""
     if any(_is_object(record, prefilter.slug) for reader in readers for record in reader.first):
         return True
@@ -354,12 +346,10 @@ class RecordQuery:
         for record in records:
             if all(bound.admits(record) for bound in self.wanted.bounds):
                 yield record
-            elif self._is_in_order and any(self._is_beyond(bound, record) for bound in self.wanted.bounds):
-                return
-
-    def _is_beyond(self, bound: Bound, record: Record) -> bool:
-        at = micros_at(record, bound.name)
-        return at is not None and (bound.is_before(at) if self.order.is_descending else bound.is_after(at))
+            elif self._is_in_order:
+                ends = [(bound, at) for bound in self.wanted.bounds if (at := micros_at(record, bound.name)) is not None]
+                if any(bound.is_before(at) if self.order.is_descending else bound.is_after(at) for bound, at in ends):
+                    return
 
     def _admits(self, record: Record) -> bool:
         return all(condition.admits(record) for condition in self.wanted.local_conditions)
@@ -434,7 +424,8 @@ class RecordQuery:
         while True:
             try:
                 end = None if record_filter.bounds and not trust.times else stop
-                readers = [self._open(conditions, end, on_doubt) for conditions in self._combinations(trust)]
+                pages = (partial(self._page, conditions, self._list_order) for conditions in self._combinations(trust))
+                readers = [ListReader(fetch, stop=end, on_doubt=on_doubt) for fetch in pages]
             except RejectedError as error:
                 refused = refused or error
                 if trust.times and record_filter.bounds:
@@ -460,10 +451,6 @@ class RecordQuery:
 
     def _first_page(self, conditions: Sequence[Condition]) -> Page[Record]:
         return self._page(conditions, ListOrder(), PAGE_LIMIT, 0)
-
-    def _open(self, conditions: tuple[Condition, ...], stop: int | None, on_doubt: OnDoubt) -> ListReader:
-        order = self._list_order
-        return ListReader(lambda limit, offset: self._page(conditions, order, limit, offset), stop=stop, on_doubt=on_doubt)
 
     def _heeds_times(self, readers: Sequence[ListReader]) -> bool:
         """Whether the answers show that the service filters by time. Without answers, check that it left no record out."""
