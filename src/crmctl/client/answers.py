@@ -78,18 +78,17 @@ class Answer:
             document = jsontext.loads(self.content)
         except ValueError:
             raise unreadable(self) from None
-        if self.ok and isinstance(document, dict) and _reports_failure(document):
+        if not self.ok or not isinstance(document, dict):
+            return document
+        if document.get("success") is False or document.get("ok") is False:
+            is_failure = not document.keys() & COUNTS  # a bulk answer with counts says which items failed
+        else:
+            is_failure = bool(document.get("error")) and document.keys() <= ERROR_FIELDS
+        if is_failure:
             code, message, details = explanation(self)
             said = f"the service answers {self.status}, but reports a failure: {message or _excerpt(self.content)}"
             raise ServiceError(said, code=code or "failed_answer", status=self.status, details=details, outcome_unknown=self.wrote)
         return document
-
-
-def _reports_failure(document: Json) -> bool:
-    """Whether a 2xx body is an error. A bulk answer with counts is not: it says which items failed."""
-    if document.get("success") is False or document.get("ok") is False:
-        return not document.keys() & COUNTS
-    return bool(document.get("error")) and document.keys() <= ERROR_FIELDS
 
 
 def unreadable(answer: Answer, why: str = "an answer that cannot be read") -> ServiceError:
@@ -331,9 +330,14 @@ def read_list(answer: Answer, key: str, model: type[R]) -> list[R]:
 
 
 def read_page(answer: Answer, key: str, model: type[R], limit: int, offset: int) -> Page[R]:
-    """Read a list with its pagination, which may be missing or have another name. A total below the items that exist counts as none."""
+    """Read a list with its paging numbers, under one of several names, at the top level, or missing; those with a total come first. A total
+    below the items that exist counts as none."""
     items, around = _find_items(answer.json(), key, answer)
-    numbers = _pagination(around)
+    names = ("pagination", "meta", "paging", "page")
+    named = [inner for document in around for name in names if isinstance(inner := document.get(name), dict)]
+    nested = [inner["pagination"] for inner in named if isinstance(inner.get("pagination"), dict)]
+    ranked = ((document, fields) for fields in (_TOTALS, ("limit", "offset")) for document in (*nested, *named, *around))
+    numbers: Json = next((document for document, fields in ranked if _count(document, *fields) is not None), {})
     start, total = _count(numbers, "offset"), _count(numbers, *_TOTALS)
     return Page(
         items=_parse_items(model, items, answer),
@@ -484,16 +488,6 @@ def _failure(entry: Any) -> Any:
         return {**entry, "error": ""}
     inner = entry.get("error")
     return {**entry, "error": with_reasons(text_of(entry), inner if isinstance(inner, dict) else entry) or ""}
-
-
-def _pagination(around: list[Json]) -> Json:
-    """Return the object with the paging numbers: `pagination`, `meta` or the like, else the top level; one with a total comes first."""
-    named = [
-        inner for document in around for name in ("pagination", "meta", "paging", "page") if isinstance(inner := document.get(name), dict)
-    ]
-    nested = [inner["pagination"] for inner in named if isinstance(inner.get("pagination"), dict)]
-    numbers = ((document, names) for names in (_TOTALS, ("limit", "offset")) for document in (*nested, *named, *around))
-    return next((document for document, names in numbers if _count(document, *names) is not None), {})
 
 
 def _count(document: Mapping[str, Any], *names: str) -> int | None:

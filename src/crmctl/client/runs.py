@@ -118,7 +118,7 @@ class RunFollower:
             self._refresh(max(seconds_left, 1.0), ours)
             waited = self.clock.monotonic() - began
             ours = self._ours(patient=waited < min(STRANGE_CLOCK, seconds))
-            self.tell(_standing(ours))
+            self.tell("; ".join(f"run {run.id}: {run.status or 'no status'}" for run in ours) or "the run is not in the list yet")
             if ours and all(outcome_of(run) is not None for run in ours):
                 return Followed(ours, ended=True)
             seconds_left = began + seconds - self.clock.monotonic()
@@ -189,9 +189,3 @@ class RunFollower:
 
 def _created(run: WorkflowRun) -> float | None:
     return next((created for text in (run.created_at, run.started_at) if (created := seconds_of(text)) is not None), None)
-
-
-def _standing(ours: Sequence[WorkflowRun]) -> str:
-    if not ours:
-        return "the run is not in the list yet"
-    return "; ".join(f"run {run.id}: {run.status or 'no status'}" for run in ours)

@@ -18,8 +18,6 @@ PREFIX = "whsec_"
 TOLERANCE = 300.0
 """Seconds by which a signed timestamp may differ from the receiver's clock, as the published libraries have it."""
 
-HEADER_FAMILIES = ("webhook", "svix")
-
 
 class SignatureError(ValueError):
     """A secret, headers or a signature that does not verify. The message names the reason."""
@@ -62,7 +60,7 @@ def sign(secrets_in_use: list[str], message_id: str, timestamp: int, body: bytes
 def read_headers(headers: Mapping[str, str]) -> SignedHeaders:
     """The signed headers under the standard's or Svix's names, whatever their case. Raises SignatureError naming what is missing."""
     lowered = {name.lower(): value for name, value in headers.items()}
-    for family in HEADER_FAMILIES:
+    for family in ("webhook", "svix"):
         values = [lowered.get(f"{family}-{part}") for part in ("id", "timestamp", "signature")]
         if all(values):
             return SignedHeaders(*(str(value) for value in values))

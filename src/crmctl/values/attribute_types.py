@@ -85,10 +85,6 @@ class ValueType:
     parts: Parts = field(default_factory=dict)
     bare: str | None = None
 
-    def check_for(self, attribute: StoredAttribute) -> Callable[[Any], str]:
-        """The check for values of this attribute."""
-        return self.check or partial(value_readers.read_option, attribute.option_set, attribute.options)
-
 
 def _always(read: Reader) -> Callable[[Attribute, TextRules], Reader]:
     return lambda *_: read
@@ -241,7 +237,8 @@ class StoredAttribute:
 
     @cached_property
     def check(self) -> Callable[[Any], str]:
-        return self.row.check_for(self)
+        """Return the text form of a value, or raise Invalid. Without a check of the type the options decide."""
+        return self.row.check or partial(value_readers.read_option, self.option_set, self.options)
 
     @cached_property
     def holds_many(self) -> bool:

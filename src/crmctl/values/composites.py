@@ -6,7 +6,7 @@ Money has two columns, other composites one for each part; items of a list are j
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from decimal import Decimal
 from functools import lru_cache
@@ -236,11 +236,6 @@ def _usual(attribute: Attribute, parts: Parts) -> Json:
     return {usual_name(attribute, part) or fold(part): value for part, value in parts.items()}
 
 
-def same_part(attribute: Attribute, part: str, others: Iterable[str]) -> bool:
-    """Whether a part is among others in any spelling."""
-    return (usual_name(attribute, part) or fold(part)) in {usual_name(attribute, other) or fold(other) for other in others}
-
-
 def reshape_money(attribute: Attribute, value: Any, form: Form) -> Any:
     """Return an `{amount, currency}` with the key names of existing records."""
     if not isinstance(value, dict) or value.keys() != {"amount", "currency"}:
@@ -289,13 +284,18 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
     as_written: set[str] = set()
     by_slug = {attribute.slug: attribute for attribute in attributes}
     for assignment in assignments:
-        target, value, is_json = _split_assignment(assignment)
+        before, equals, value = assignment.partition("=")
+        is_json, target = before.endswith(":"), before.removesuffix(":").strip()
+        if not equals or not target:
+            examples = "for example --set name.first=Ada, --set amount=12.5, --set tags:='[\"a\"]'"
+            raise UsageError(f"--set takes slug=value, not {assignment!r}", hint=examples)
         if target[-1] in LIST_SIGNS and target not in by_slug:
             _change_items(target, _assigned_json(target, value) if is_json else value, by_slug, Given(data, parts))
             if is_json:
                 as_written.add(target[:-1].strip())
             continue
-        slug, part = split_target(target, by_slug)
+        slug, dot, rest = target.partition(".")
+        slug, part = (target, None) if target in by_slug or not dot else (slug, rest)
         attribute = by_slug.get(slug)
         if attribute is None:
             raise _unknown_slug(slug, by_slug)
@@ -308,7 +308,9 @@ def parse_assignments(assignments: Iterable[str], attributes: Sequence[Attribute
         else:
             with naming(target, value):
                 wire = part_value(attribute, part, value) if value else None
-        if slug in data or (slug in parts and (part is None or same_part(attribute, part, parts[slug]))):
+        if slug in data or (
+            slug in parts and (part is None or (usual_name(attribute, part) or fold(part)) in _usual(attribute, parts[slug]))
+        ):
             raise UsageError(f"{target} is set twice", hint="give each slug once, either whole or by its parts")
         if part is not None:
             parts.setdefault(slug, {})[part] = wire
@@ -346,12 +348,6 @@ def without_bare_amounts(assigned: Given, attributes: Iterable[Attribute]) -> Gi
     return Given({slug: value for slug, value in assigned.data.items() if slug not in amounts}, assigned.parts | amounts)
 
 
-def split_target(target: str, slugs: Container[str]) -> tuple[str, str | None]:
-    """Return slug and part of `slug.part`. A slug that contains a dot stays whole."""
-    slug, dot, part = target.partition(".")
-    return (target, None) if target in slugs or not dot else (slug, part)
-
-
 def _check_part(attribute: Attribute, part: str, target: str, form_of: FormOf) -> None:
     if attribute.type not in COMPOSITE_TYPES:
         raise UsageError(
@@ -375,17 +371,6 @@ def part_value(attribute: Attribute, part: str, text: str) -> Any:
     if attribute.type == AttributeType.PHONE_NUMBER and is_spreadsheet_number(text.strip()):
         raise lost_digits()
     return text
-
-
-def _split_assignment(assignment: str) -> tuple[str, str, bool]:
-    before, equals, value = assignment.partition("=")
-    is_json = before.endswith(":")
-    target = before.removesuffix(":").strip()
-    if not equals or not target:
-        raise UsageError(
-            f"--set takes slug=value, not {assignment!r}", hint="for example --set name.first=Ada, --set amount=12.5, --set tags:='[\"a\"]'"
-        )
-    return target, value, is_json
 
 
 def _assigned_json(target: str, text: str) -> Any:

@@ -73,10 +73,11 @@ _CONDITION = re.compile(
 _LIST = re.compile(r"[ \t]+(?P<word>in|not[ \t]+in)(?:[ \t]+(?P<values>.*))?\Z", re.IGNORECASE | re.DOTALL)
 _LISTED_VALUE = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>[^",]*))(?P<comma>,|\Z)', re.DOTALL)
 _BY_FOLDED_NAME = {name.lower(): operator for name, operator in OPERATORS.items()}
+_VALID = (*OPERATORS, *LISTS)
+_VALID_OPERATORS = f"valid operators: {', '.join(_VALID)}, or {' '.join(SIGNS)}"
 _EXAMPLES = "write 'email endsWith @acme.com', 'amount>=1000' or 'email[contains]=acme'; see: crmctl help filters"
 
-_QUOTES = "'\""
-_PAIRS = (("'", "'"), ('"', '"'), ("“", "”"), ("„", "“"), ("‘", "’"))
+_PAIRS = (("'", "'"), ('"', '"'), ("“", "”"))
 
 
 def parse_condition(text: str) -> Condition:
@@ -105,18 +106,22 @@ def parse_clause(text: str) -> Clause:
         operator = LISTS[" ".join(listed["word"].lower().split())]
         return Clause(parts["slug"], operator, split_values(listed["values"] or "", text), is_list=True)
     if parts["sign"] == "<" and (parts["sign_value"] or "").startswith(">"):
-        raise _unknown_operator("<>", text, f"{parts['slug']}!={(parts['sign_value'] or '')[1:].strip()}")
-    operator = SIGNS[parts["sign"]] if parts["sign"] else _operator(parts["word"] or parts["bracketed"] or "", text)
+        raise UsageError(f"unknown operator '<>' in the filter {text!r}", hint=_VALID_OPERATORS, code="unknown_operator")
+    if parts["sign"]:
+        operator = SIGNS[parts["sign"]]
+    elif (named := _BY_FOLDED_NAME.get((name := parts["word"] or parts["bracketed"] or "").lower())) is not None:
+        operator = named
+    else:
+        hint = suggestion(name, _VALID, _VALID_OPERATORS)
+        raise UsageError(f"unknown operator {name!r} in the filter {text!r}", hint=hint, code="unknown_operator")
     value = next((parts[name] for name in ("wire_value", "sign_value", "word_value") if parts[name] is not None), None)
     return Clause(parts["slug"], operator, (_value(operator, value, text),), is_exact=parts["bracketed"] is not None)
 
 
 def split_values(listed: str, text: str) -> tuple[str, ...]:
     """Return the values of `a,"b, c",d`, each once and without blanks around it. Raises UsageError, which shows `text`."""
-    if bracketed := re.fullmatch(r"\s*\(([^()]*)\)\s*", listed):
-        without = ",".join(value.strip().strip(_QUOTES) for value in bracketed[1].split(","))
-        hint = f"--filter '{text.partition('(')[0].strip()} {without}'"
-        raise UsageError(f"the filter {text!r} has brackets around its values", hint=hint, code="bad_filter")
+    if re.fullmatch(r"\s*\([^()]*\)\s*", listed):
+        raise UsageError(f"the filter {text!r} has brackets around its values", hint="leave them out: status in new,won", code="bad_filter")
     values: list[str] = []
     position, goes_on = 0, True
     while goes_on:
@@ -146,45 +151,6 @@ def check_slugs(conditions: Iterable[Condition], attributes: Sequence[Attribute]
                 hint=suggestion(condition.slug, [*slugs, *FIELDS_OF_EVERY_RECORD], f"valid attributes: {', '.join(slugs)}"),
                 code="unknown_attribute",
             )
-
-
-_VALID = (*OPERATORS, *LISTS)
-_VALID_OPERATORS = f"valid operators: {', '.join(_VALID)}, or {' '.join(SIGNS)}"
-
-
-def _operator(name: str, text: str) -> Operator:
-    operator = _BY_FOLDED_NAME.get(name.lower())
-    if operator is None and (meant := _meant_in_sql(text)) is not None:
-        raise _unknown_operator(" ".join(text.split()[1:3] if name.lower() == "is" else [name]), text, *meant)
-    if operator is None:
-        message = f"unknown operator {name!r} in the filter {text!r}"
-        raise UsageError(message, hint=suggestion(name, _VALID, _VALID_OPERATORS), code="unknown_operator")
-    return operator
-
-
-_SQL = re.compile(
-    r"""\s*(?P<slug>[^\s=<>!~^$\[]+)\s+(?:(?P<like>i?like)\s+(?P<pattern>.+)|is\s+(?P<no>not\s+)?null|between\s+(?P<low>.+?)\s+and\s+(?P<high>.+))\s*""",
-    re.IGNORECASE,
-)
-
-
-def _meant_in_sql(text: str) -> list[str] | None:
-    """Return the conditions that an SQL condition corresponds to."""
-    if (match := _SQL.fullmatch(text)) is None:
-        return None
-    slug = match["slug"]
-    if match["like"]:
-        pattern = match["pattern"].strip("'\"")
-        sign = {(False, True): "^=", (True, False): "$="}.get((pattern.startswith("%"), pattern.endswith("%")), "~")
-        return [f"{slug}{sign}{pattern.strip('%')}"]
-    if match["low"]:
-        return [f"{slug}>={match['low'].strip(_QUOTES)}", f"{slug}<={match['high'].strip(_QUOTES)}"]
-    return [f"{slug} {'isNotEmpty' if match['no'] else 'isEmpty'}"]
-
-
-def _unknown_operator(name: str, text: str, *meant: str) -> UsageError:
-    hint = " ".join(f"--filter '{text}'" for text in meant)
-    return UsageError(f"unknown operator {name!r} in the filter {text!r}; {_VALID_OPERATORS}", hint=hint, code="unknown_operator")
 
 
 def mistaken_value(clause: Clause) -> str | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from typing import NamedTuple
 
@@ -21,9 +23,7 @@ _UNITS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "hr
     "yr": "y",
     **{unit: unit for unit in (*_SECONDS, *_IN_DAYS, *_MONTHS)},
 }
-_OF_DAYS = frozenset({*_IN_DAYS, *_MONTHS})
-_AMOUNT = r"(\d{1,6})\s*([a-z]+)"
-_DISTANCE = re.compile(rf"(?:[-+]\s*|in )?{_AMOUNT}( ago)?")
+_DISTANCE = re.compile(r"(?:[-+]\s*|in )?(\d{1,6})\s*([a-z]+)( ago)?")
 _TIME = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
 _AMBIGUOUS = re.compile(r"\d{1,2}[/-]\d{1,2}[/-]\d{2,4}")
 _SLASHED = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})(?!\d)")
@@ -69,8 +69,8 @@ def read_moment(text: str, now: float) -> Moment:
         moment = next((moment_read for read in (_iso, _relative, _named) if (moment_read := read(words, present)) is not None), None)
         if moment is not None:
             _wire(moment)  # beyond the calendar this fails
-            unit = _unit(words)
-            return Moment(moment.astimezone(), is_day=_is_day(words, moment), counts_days=unit in _OF_DAYS)
+            has_time = moment.tzinfo is not None or moment.time() != time() or re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
+            return Moment(moment.astimezone(), is_day=not has_time, counts_days=_unit(words) in {*_IN_DAYS, *_MONTHS})
     except (ValueError, OverflowError, OSError):
         pass
     if (only := _only_reading(words)) is not None:
@@ -90,11 +90,6 @@ def _only_reading(words: str) -> str | None:
     if not (day > 12 >= month or day == month <= 12):
         return None
     return f"{match[3]}-{month:02}-{day:02}{words[match.end() :]}"
-
-
-def _is_day(words: str, moment: datetime) -> bool:
-    """Whether a text names a day without a time."""
-    return moment.tzinfo is None and moment.time() == time() and not re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
 
 
 def _unit(words: str) -> str | None:
@@ -140,12 +135,7 @@ def _relative(text: str, present: datetime) -> datetime | None:
 def _months_from(here: datetime, months: int) -> datetime:
     """Return the same day of another month, or its last day."""
     year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
-    for day in range(here.day, 27, -1):
-        try:
-            return here.replace(year=year, month=month + 1, day=day)
-        except ValueError:
-            continue
-    return here.replace(year=year, month=month + 1)
+    return here.replace(year=year, month=month + 1, day=min(here.day, monthrange(year, month + 1)[1]))
 
 
 def _named(text: str, present: datetime) -> datetime | None:
@@ -160,7 +150,10 @@ def _named(text: str, present: datetime) -> datetime | None:
         if word.lower() in _DAYS:
             return here + timedelta(days=_DAYS[word.lower()])
         plain = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", word.replace(",", " "), flags=re.IGNORECASE)
-        return next(day_read for form in _WRITTEN if (day_read := _parsed(" ".join(plain.split()), form)))
+        for form in _WRITTEN:
+            with suppress(ValueError):
+                return datetime.strptime(" ".join(plain.split()), form).date()  # noqa: DTZ007 - a day has no zone
+        raise ValueError(word)
 
     return _on_day(text, day)
 
@@ -173,7 +166,7 @@ def _on_day(text: str, day: Callable[[str], date]) -> datetime | None:
         try:
             if clock is not None:
                 return datetime.combine(day(" ".join(words[:split])), clock)
-        except (ValueError, StopIteration):
+        except ValueError:
             continue
     return None
 
@@ -188,13 +181,6 @@ def _clock(text: str) -> time | None:
             return None
         hour = hour % 12 + (12 if half == "pm" else 0)
     return time(hour, int(match[2] or 0), int(match[3] or 0))
-
-
-def _parsed(text: str, form: str) -> date | None:
-    try:
-        return datetime.strptime(text, form).date()  # noqa: DTZ007 - a day has no zone
-    except ValueError:
-        return None
 
 
 _SPAN_UNITS = {"ms": 0.001, **_SECONDS, **{unit: days * 86400 for unit, days in _IN_DAYS.items()}}

@@ -67,7 +67,9 @@ def _test(attribute: Attribute, condition: Condition) -> Test | None:
             meets = value_test(attribute, condition.operator, condition.value)
         except RejectedError:
             return None
-        return lambda value: (value is not None and number_in(attribute, value) is None) or meets(value)
+        if attribute.type == AttributeType.CURRENCY:
+            return lambda value: (value is not None and number_in(attribute, value) is None) or meets(value)
+        return lambda value: isinstance(value, bool | str | list | dict) or meets(value)
     if attribute.type == AttributeType.REFERENCE:
         return _reference_test(condition)
     if attribute.type == AttributeType.DATE:
