@@ -44,8 +44,6 @@ HABITS = [
     (("config", "set", "api_key", "abc"), "crmctl auth login stores a key"),
     (("records", "list", "people", "--sort=-score"), "--sort score --order desc"),
     (("records", "list", "people", "--sort", "score asc"), "--sort score --order asc"),
-    (("records", "list", "people", "--filter", "score<>5"), "valid operators: equals"),
-    (("records", "list", "people", "--filter", "status in ('new', 'customer')"), "leave them out"),
 ]
 """Commands and options of other tools, with crmctl's equivalents."""
 
@@ -80,6 +78,8 @@ MISSPELT = [
     ((*LIST, "--filter", "emial=a"), 2, "did you mean email?"),
     ((*LIST, "--filter", "email contians a"), 2, "did you mean contains?"),
     ((*LIST, "--filter", "email[eqals]=a"), 2, "did you mean equals?"),
+    ((*LIST, "--filter", "score<>5"), 2, "valid operators: equals"),
+    ((*LIST, "--filter", "status in ('new', 'customer')"), 2, "leave them out"),
     ((*LIST, "--filter", "status=nwe", "--strict"), 2, "did you mean new?"),
     ((*LIST, "--filter", "address.ctiy=Rome"), 2, "address.city"),
     ((*LIST, "--order", "dsc"), 2, "did you mean desc?"),

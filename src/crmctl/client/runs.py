@@ -22,9 +22,7 @@ def newest_report_run(crm: Crm, report_id: str) -> ReportRun | None:
     """Return the run that started last, or None."""
 
     def age(run: ReportRun) -> float | None:
-        return next(
-            (seconds for text in (run.started_at, run.created_at, run.completed_at) if (seconds := seconds_of(text)) is not None), None
-        )
+        return _first_time(run.started_at, run.created_at, run.completed_at)
 
     pages = newest_pages(lambda limit, offset: crm.list_report_runs(report_id, limit=limit, offset=offset), age)
     runs = [run for page in pages for run in page]
@@ -187,5 +185,9 @@ class RunFollower:
         return 0.0 if created is None else min(created - self._earliest, 0.0) or max(created - self._latest, 0.0)
 
 
+def _first_time(*timestamps: str | None) -> float | None:
+    return next((seconds for text in timestamps if (seconds := seconds_of(text)) is not None), None)
+
+
 def _created(run: WorkflowRun) -> float | None:
-    return next((created for text in (run.created_at, run.started_at) if (created := seconds_of(text)) is not None), None)
+    return _first_time(run.created_at, run.started_at)

@@ -273,11 +273,6 @@ class Session:
         hurried._timeout = min(self._timeout, max(seconds, 1.0))
         return hurried
 
-    @property
-    def rate_window(self) -> float:
-        """The length of the rate limit's window in seconds, learned from answers; 60 until then."""
-        return self._budget.window()
-
     def time_for(self, requests: int) -> float:
         """Return the least seconds that so many requests take under the rate limit; 0 without one."""
         return self._budget.time_for(requests)

@@ -33,7 +33,12 @@ def trust(ca_bundle: str | os.PathLike[str] | None, environ: Mapping[str, str]) 
     sources = [("--ca-bundle", ca_bundle), *((name, environ.get(name)) for name in VARIABLES)]
     for source, bundle in sources:
         if bundle:
-            return _trust_only(Path(bundle), source)
+            try:
+                is_folder = Path(bundle).is_dir()
+                return ssl.create_default_context(capath=str(bundle)) if is_folder else ssl.create_default_context(cafile=str(bundle))
+            except OSError as error:
+                problem, hint = f"cannot read the CA bundle {bundle}: {reason(error)}", f"{source} takes a PEM file or a directory"
+                raise ConfigError(problem, code="ca_bundle", hint=hint) from error
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
     if not context.get_ca_certs() and not paths.cafile and not paths.capath:
@@ -41,21 +46,6 @@ def trust(ca_bundle: str | os.PathLike[str] | None, environ: Mapping[str, str]) 
 
         context.load_verify_locations(certifi.where())
     return context
-
-
-def _trust_only(path: Path, source: str) -> ssl.SSLContext:
-    import ssl
-
-    try:
-        if path.is_dir():
-            return ssl.create_default_context(capath=str(path))
-        return ssl.create_default_context(cafile=str(path))
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the CA bundle {path}: {reason(error)}",
-            code="ca_bundle",
-            hint=f"{source} takes a PEM file or a directory",
-        ) from error
 
 
 MAX_ANSWER = 128 << 20

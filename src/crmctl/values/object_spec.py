@@ -80,11 +80,11 @@ _PROBLEMS = {
 
 def problems_of(error: ValidationError, value: Any) -> list[Json]:
     """Return place and problem of everything that is wrong with the value of a file."""
-    return [{"place": _place(value, problem["loc"]), "problem": _said(problem["type"], problem["msg"])} for problem in error.errors()]
-
-
-def _said(kind: str, text: str) -> str:
-    return _PROBLEMS.get(kind) or re.sub("^(Input|String|List) should", "must", text.removeprefix("Value error, "))
+    problems = []
+    for problem in error.errors():
+        said = re.sub("^(Input|String|List) should", "must", problem["msg"].removeprefix("Value error, "))
+        problems.append({"place": _place(value, problem["loc"]), "problem": _PROBLEMS.get(problem["type"]) or said})
+    return problems
 
 
 def _place(value: Any, path: Sequence[str | int]) -> str:

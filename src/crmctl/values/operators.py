@@ -54,6 +54,10 @@ def _contains(column: str, key: str, engine: Engine) -> Sql:
     return holds_text(column, engine), (key,)
 
 
+def _is_present(column: str, _key: str, _engine: Engine) -> Sql:
+    return f"{column} IS NOT NULL", ()
+
+
 def _ends_with(column: str, key: str, engine: Engine) -> Sql:
     end = f"right({column}, length(CAST(? AS TEXT)))" if engine == "postgresql" else f"substr({column}, -length(?))"
     return f"{end} = ?", (key, key)
@@ -69,13 +73,6 @@ def _starts_with(column: str, key: str, _engine: Engine) -> Sql:
     return f"({column} >= ? AND {column} < ?)", (key, following)
 
 
-def _is_present(column: str, _key: str, _engine: Engine) -> Sql:
-    return f"{column} IS NOT NULL", ()
-
-
-_EQUAL = compares("=")
-
-
 @frozen
 class Meaning:
     """What an operator means. `phrase` is its wording in the console, `help` its line in `crmctl help filters`.
@@ -89,7 +86,7 @@ class Meaning:
     phrase: str
     help: str = ""
     matches: Callable[[str, str], bool] = compare.eq
-    sql: ToSql = _EQUAL
+    sql: ToSql = compares("=")
     negates: str | None = None
     operand: str | None = None
     is_indexed: bool = True

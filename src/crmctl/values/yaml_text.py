@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -211,18 +212,12 @@ def _part(node: Any, attribute: Attribute, part: str) -> Any:
 def _free(node: Any) -> Any:
     """Return a value of unknown type: text, unless YAML shows otherwise."""
     if isinstance(node.value, str):
-        plain = {"true": True, "false": False}
-        if node.style is not None:
-            return node.value
         if _is_nothing(node):
             return None
-        if node.value in plain:
-            return plain[node.value]
-        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
-            try:
+        is_number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        if node.style is None and (is_number or node.value in ("true", "false")):
+            with suppress(ValueError):
                 return jsontext.loads(node.value)
-            except ValueError:
-                return node.value
         return node.value
     if node.value and isinstance(node.value[0], tuple):
         return {str(key.value): _free(value) for key, value in node.value}

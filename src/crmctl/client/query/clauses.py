@@ -102,13 +102,6 @@ def any_of(conditions: tuple[Condition, ...], attributes: Mapping[str, Attribute
     return AnyOf(conditions, lambda record: any(test(record.data.get(slug)) for slug, test in tests), is_disjoint)
 
 
-def moment_value(text: str, now: float) -> str:
-    """Return the operand for a date attribute. ISO dates and times stay unchanged. Raises UsageError for a text that is no moment."""
-    if micros_of(text) is not None and text[4:5] == "-":
-        return text
-    return read_moment(text, now).for_date
-
-
 def moment_filter(name: str, clause: Clause, now: float) -> RecordFilter:
     """Return the filter of a condition on `created_at` or `updated_at`. A day compares by its first moment and equals all its moments.
 
@@ -164,32 +157,6 @@ MOST_EXCLUDED = 20
 """Most ids that one request excludes from a reference."""
 
 
-def related_filter(attribute: Attribute, rest: str, clause: Clause, look_up: Callable[[str, Clause], list[str]]) -> RecordFilter:
-    """Return the filter of a condition on referenced records. `look_up` returns the ids of the records that meet it.
-
-    Raises UsageError where the service does not name the referenced object.
-    """
-    target = attribute.target_object_id
-    if target is None:
-        raise UsageError(f"the service does not say what {attribute.slug} refers to", hint=f"{attribute.slug}=ID", code="unknown_attribute")
-    positive = clause.operator.positive
-    ids = look_up(target, replace(clause, target=rest, operator=positive))
-    id_set = frozenset(ids)
-
-    def refers(record: Record) -> bool:
-        return not id_set.isdisjoint(reference_ids(record.data.get(attribute.slug)))
-
-    is_negation = clause.operator.is_negation
-    conditions = tuple(Condition(attribute.slug, Operator.NOT_EQUALS if is_negation else Operator.EQUALS, record_id) for record_id in ids)
-    if is_negation:
-        if len(ids) <= MOST_EXCLUDED:
-            return RecordFilter(conditions, needs_body=len(ids) > 1)
-        return RecordFilter(local_conditions=(LocalCondition(lambda record: not refers(record)),))
-    if len(ids) <= 1:
-        return RecordFilter(conditions, is_impossible=not ids)
-    return RecordFilter(choices=(AnyOf(conditions, refers, is_disjoint=not attribute.is_list),))
-
-
 SHOWN_OPTIONS = 20
 NAMES = ("name", "full_name", "title", "label")
 """Attributes that name a record, the first an object has."""
@@ -237,7 +204,7 @@ class FilterReader:
         if attribute is None or not dot:
             check_slugs([Condition(head if attribute is None else clause.target, clause.operator)], [*attributes.values()])
         if attribute is not None and attribute.type == AttributeType.REFERENCE:
-            return related_filter(attribute, rest, clause, lambda target, inner: self._ids(attribute, target, inner))
+            return self._related(attribute, rest, clause)
         if attribute is None or attribute.type not in COMPOSITE_TYPES:
             raise UsageError(
                 f"{head} is a {attribute.type if attribute else 'plain'} attribute and has no parts, so {clause.target} means nothing",
@@ -247,14 +214,31 @@ class FilterReader:
         self._check_part(attribute, rest)
         return part_filter(attribute, rest, clause)
 
-    def _ids(self, attribute: Attribute, target: str, clause: Clause) -> list[str]:
-        """Return the ids of another object's records that meet a condition."""
-        record_filter = FilterReader(self.context, target).read_clause(clause)
-        query = RecordQuery(self.context, target, record_filter, purpose=f"to look up {attribute.slug}")
-        ids = list(dict.fromkeys(record.id.lower() for record in query.records() if query.meets(record)))
+    def _related(self, attribute: Attribute, rest: str, clause: Clause) -> RecordFilter:
+        """Return the filter of a condition on referenced records, which are looked up first. Raises UsageError where the service does not
+        name the referenced object."""
+        slug, target = attribute.slug, attribute.target_object_id
+        if target is None:
+            raise UsageError(f"the service does not say what {slug} refers to", hint=f"{slug}=ID", code="unknown_attribute")
+        is_negation = clause.operator.is_negation
+        inner = replace(clause, target=rest, operator=clause.operator.positive)
+        record_filter = FilterReader(self.context, target).read_clause(inner)
+        query = RecordQuery(self.context, target, record_filter, purpose=f"to look up {slug}")
+        ids = dict.fromkeys(record.id.lower() for record in query.records() if query.meets(record))
         if not ids:
-            self.context.warn(f"no {attribute.slug} has {clause.target} {clause.operator} {', '.join(clause.values)}")
-        return ids
+            self.context.warn(f"no {slug} has {rest} {inner.operator} {', '.join(clause.values)}")
+
+        def refers(record: Record) -> bool:
+            return not ids.keys().isdisjoint(reference_ids(record.data.get(slug)))
+
+        conditions = tuple(Condition(slug, Operator.NOT_EQUALS if is_negation else Operator.EQUALS, record_id) for record_id in ids)
+        if is_negation:
+            if len(ids) <= MOST_EXCLUDED:
+                return RecordFilter(conditions, needs_body=len(ids) > 1)
+            return RecordFilter(local_conditions=(LocalCondition(lambda record: not refers(record)),))
+        if len(ids) <= 1:
+            return RecordFilter(conditions, is_impossible=not ids)
+        return RecordFilter(choices=(AnyOf(conditions, refers, is_disjoint=not attribute.is_list),))
 
     def _check_part(self, attribute: Attribute, part: str) -> None:
         """Raises UsageError for a part that is neither a usual one nor in existing records."""
@@ -282,7 +266,11 @@ class FilterReader:
                 if attribute.type == AttributeType.REFERENCE and not clause.is_exact:
                     values = tuple(value if is_uuid(value) or not value else self._named_id(attribute, clause, value) for value in values)
             if attribute.type == AttributeType.DATE and not clause.is_exact and clause.operator.meaning.kind in (Kind.ORDER, Kind.EQUALITY):
-                values = tuple(moment_value(value, self.context.now) for value in values)
+                # ISO dates and times stay unchanged
+                values = tuple(
+                    value if value[4:5] == "-" and micros_of(value) is not None else read_moment(value, self.context.now).for_date
+                    for value in values
+                )
         elif clause.target == "id" and clause.operator.meaning.kind is Kind.EQUALITY:
             for value in values:
                 if value and not is_uuid(value):

@@ -145,10 +145,12 @@ class RecordGroups:
         self._attributes = attributes
         self._by = [self._read_by(name) for name in measures.by]
         self._lookups = FieldLookups(context, attributes.values(), [by.name.partition(":")[0] for by in self._by])
+        numeric = [attribute.slug for attribute in attributes.values() if attribute.type in (AttributeType.NUMBER, AttributeType.CURRENCY)]
         for measure, slug in measures.of:
             attribute = self._attribute(f"--{measure}", slug)
-            if attribute.type not in (AttributeType.NUMBER, AttributeType.CURRENCY):
-                raise UsageError(f"--{measure} {slug}: a {attribute.type} attribute holds no numbers", hint=self._numeric())
+            if slug not in numeric:
+                hint = f"those that do: {', '.join(numeric)}" if numeric else None
+                raise UsageError(f"--{measure} {slug}: a {attribute.type} attribute holds no numbers", hint=hint)
         self.codes: dict[str, list[str]] = {}
         """Once there are rows, the currencies of each measured attribute."""
         self._unreadable = Counter[str]()
@@ -187,7 +189,11 @@ class RecordGroups:
     def _read(self) -> dict[tuple[Any, ...], _Group]:
         groups: dict[tuple[Any, ...], _Group] = {} if self._by else {(): _Group()}
         query = RecordQuery(self._context, self._object, self._wanted, ListOrder(None, "asc"), "to count them")
-        for wire in self._expanded(query):
+        wires: Iterable[Wire] = (record.wire for record in query.records())
+        if self._lookups.slugs:
+            self._lookups.expect(query.count())
+            wires = self._lookups.expand_all(wires)
+        for wire in wires:
             numbers = [(slug, number, code) for slug in self._measures.measured for number, code in self._numbers(slug, wire)]
             for key in product(*(by.values(wire) for by in self._by)):
                 group = groups.setdefault(key, _Group())
@@ -199,13 +205,6 @@ class RecordGroups:
         for remark in query.wanted.remarks():
             self._context.warn(remark)
         return groups
-
-    def _expanded(self, query: RecordQuery) -> Iterable[Wire]:
-        wires = (record.wire for record in query.records())
-        if not self._lookups.slugs:
-            return wires
-        self._lookups.expect(query.count())
-        return self._lookups.expand_all(wires)
 
     def _read_by(self, text: str) -> _By:
         """Return a --by as an attribute, a path and a unit. Raises UsageError."""
@@ -233,12 +232,6 @@ class RecordGroups:
             hint = f"{meant} attributes: {', '.join(self._attributes)}".strip()
             raise UsageError(f"{option} {slug}: {self._object} has no such attribute", hint=hint, code="unknown_attribute")
         return attribute
-
-    def _numeric(self) -> str | None:
-        slugs = [
-            attribute.slug for attribute in self._attributes.values() if attribute.type in (AttributeType.NUMBER, AttributeType.CURRENCY)
-        ]
-        return f"those that do: {', '.join(slugs)}" if slugs else None
 
     def _counted(self) -> dict[tuple[Any, ...], _Group] | None:
         """Count with one request per option of a select; None if reading is necessary or takes no more requests."""

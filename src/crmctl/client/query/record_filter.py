@@ -16,15 +16,9 @@ from crmctl.values.moments import micros_of
 
 Admits = Callable[[Record], bool]
 
-WHEN: dict[str, Callable[[Record], str | None]] = {
-    "created_at": lambda record: record.created_at,
-    "updated_at": lambda record: record.updated_at,
-}
-"""The two times of a record by their names in sort orders."""
-
 
 def micros_at(record: Record, name: str) -> int | None:
-    return micros_of(WHEN[name](record))
+    return micros_of(record.created_at if name == "created_at" else record.updated_at)
 
 
 @frozen

@@ -295,11 +295,8 @@ class RecordQuery:
         single = [prefilter.conditions[0] for prefilter in self.wanted.prefilters if self._trust.parts and len(prefilter.conditions) == 1]
         times = [condition for bound in self.wanted.bounds if self._trust.times for condition in bound.conditions]
         bounds = self.wanted.bounds
-        return (
-            *self.wanted.conditions,
-            *times,
-            *single,
-        ), lambda record: self._admits(record) and all(bound.admits(record) for bound in bounds)
+        conditions = (*self.wanted.conditions, *times, *single)
+        return conditions, lambda record: self._admits(record) and all(bound.admits(record) for bound in bounds)
 
     def count(self) -> int:
         """Count the matching records. The service counts if it evaluates the whole filter."""

@@ -59,10 +59,13 @@ class RelatedRecords:
         if not missing:
             return
         cost, as_a_whole = self._cost(missing)
-        if self._is_at_hand(cost):
+        if self._mirror is None and cost > (FEW if self._most is None else self._most):
+            asks = self._context.at_hand if self._most is None else self._context.named_at_hand
+            self._mirror = asks(ReadingCost(cost, self._slug, self._target))
             self._take_copies(missing)
-            missing = self._missing(ids)
-            cost, as_a_whole = len(missing), False
+            if self._mirror is not None:
+                missing = self._missing(ids)
+                cost, as_a_whole = len(missing), False
         if self._most is not None and cost > self._most:
             self.left_out += cost
             return
@@ -71,7 +74,9 @@ class RelatedRecords:
         if self._most is not None:
             self._most -= cost
         if as_a_whole:
-            self._read_all()
+            crm = self._context.crm
+            for page in iterate(lambda limit, offset: crm.list_records(self._target, limit=limit, offset=offset), offset=PAGE_LIMIT):
+                self._found |= {record.id.lower(): record for record in page.items}
         for record_id in self._missing(ids):
             self._found[record_id] = self._get(self._context.crm, record_id)
 
@@ -80,14 +85,6 @@ class RelatedRecords:
         pages = -(-((self._total or 0) - PAGE_LIMIT) // PAGE_LIMIT) if self._total is not None else None
         as_a_whole = pages is not None and pages <= max(len(missing), min(self._expected, self._total or 0) - PAGE_LIMIT)
         return pages if as_a_whole and pages is not None else len(missing), as_a_whole
-
-    def _is_at_hand(self, cost: int) -> bool:
-        """Whether the mirror can replace so many requests, asked only until it does."""
-        if self._mirror is None and cost > (FEW if self._most is None else self._most):
-            asks = self._context.at_hand if self._most is None else self._context.named_at_hand
-            self._mirror = asks(ReadingCost(cost, self._slug, self._target))
-            return self._mirror is not None
-        return False
 
     def _take_copies(self, ids: Collection[str]) -> None:
         if self._mirror is not None:
@@ -102,12 +99,6 @@ class RelatedRecords:
         page = self._context.crm.list_records(self._target, limit=PAGE_LIMIT)
         self._has_looked, self._total = True, page.total
         self._found |= {record.id.lower(): record for record in page.items}
-
-    def _read_all(self) -> None:
-        for page in iterate(
-            lambda limit, offset: self._context.crm.list_records(self._target, limit=limit, offset=offset), offset=PAGE_LIMIT
-        ):
-            self._found |= {record.id.lower(): record for record in page.items}
 
     def _get(self, lists: RecordLists, record_id: str) -> Record | None:
         try:

@@ -165,10 +165,6 @@ class Ledger:
         with self._lock, self._base:
             self._base.execute("DELETE FROM ticket WHERE id = ?", (ticket,))
 
-    def window(self) -> float:
-        with self._lock, self._base:
-            return self._learned().window
-
     def time_for(self, now: float, requests: int, waits: float = 0.0, *, bulk: bool = False) -> float:
         with self._lock, self._base:
             learned = self._learned()

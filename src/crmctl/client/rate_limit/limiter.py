@@ -38,12 +38,6 @@ class Budget:
     def lost(self, slot: int, *, never_sent: bool) -> None:
         """Record that the request of this slot got no answer."""
 
-    def window(self) -> float:
-        """Return the length of the service's rate window in seconds."""
-        from crmctl.client.rate_limit.model import DEFAULT_WINDOW
-
-        return DEFAULT_WINDOW
-
     def close(self) -> None:
         """Close the file; safe to call twice."""
 
@@ -108,9 +102,6 @@ class SharedBudget(Budget):
             return
         now = self._clock.monotonic()
         self._use(lambda ledger: ledger.lost(slot, now, never_sent=never_sent))
-
-    def window(self) -> float:
-        return self._use(lambda ledger: ledger.window())
 
     def close(self) -> None:
         with self._lock:
