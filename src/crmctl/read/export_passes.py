@@ -120,13 +120,12 @@ class Staging(ExitStack):
             self._db.execute("DELETE FROM record WHERE NOT admits(wire)")
 
     @contextmanager
-    def attached(self, path: Path, *, writes: bool, **functions: Callable[[str], Any]) -> Iterator[sqlite3.Connection]:
+    def attached(self, path: Path, *, writes: bool) -> Iterator[sqlite3.Connection]:
         """Open another database as `other` and write to one of the two in a transaction: to `other` with `writes`, else to this one.
 
-        SQL can call the `functions`, which take one text. Raises StorageError.
+        SQL can call `digest`. Raises StorageError.
         """
-        for name, function in functions.items():
-            self._db.create_function(name, 1, function, deterministic=True)
+        self._db.create_function("digest", 1, _digest, deterministic=True)
         self._db.execute("ATTACH ? AS other", (str(path),))
         try:
             with self.step(path if writes else None):
@@ -432,7 +431,7 @@ class Increments:
     def drop_delivered(self, staging: Staging) -> None:
         """Remove records already delivered as they are now. Only a record's last delivery counts, so a change back is a change."""
         noted, oldest = staging.noted("contradiction"), staging.oldest_contradiction()
-        with staging.attached(self._path, writes=False, digest=_digest) as db:
+        with staging.attached(self._path, writes=False) as db:
             staging.note("contradiction", min((moment for moment in (noted, oldest) if moment is not None), default=None))
             db.execute(_DROP)
 
@@ -444,7 +443,7 @@ class Increments:
         """
         back, contradiction = int(LOOKBACK * MICROS), staging.noted("contradiction")
         since = None if state.newest is None else min(state.as_of - back, state.newest - back, contradiction or state.newest)
-        with staging.attached(self._path, writes=True, digest=_digest) as db:
+        with staging.attached(self._path, writes=True) as db:
             run = db.execute("SELECT run FROM other.mark").fetchone()
             if run is not None and run[0] != self.run:
                 raise UsageError(

@@ -15,7 +15,7 @@ from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.ids import did_you_mean, is_uuid, nearest, reference_ids
 from crmctl.models.resources import Attribute, AttributeType, Record
-from crmctl.values.attribute_types import COMPOSITE_TYPES, type_of
+from crmctl.values.attribute_types import COMPOSITE_TYPES, Family, type_of
 from crmctl.values.composites import Form, knows_part, learn_form, unknown_part, usual_name
 from crmctl.values.conditions import elements_of, keys_of, value_test
 from crmctl.values.filters import FIELDS_OF_EVERY_RECORD, Clause, Condition, check_slugs, mistaken_value, parse_clause
@@ -39,7 +39,27 @@ def parts_of(attribute: Attribute, value: Any, part: str) -> list[Any]:
 
 def part_filter(attribute: Attribute, part: str, clause: Clause) -> RecordFilter:
     """Return the filter of a condition on one part of a composite. Raises UsageError for an operator that parts do not have."""
-    return RecordFilter(prefilters=_prefilters(attribute, part, clause), local_conditions=(_local_condition(attribute, part, clause),))
+    as_plain = plain_part(attribute, part, clause.target)
+    positive = clause.operator.positive
+    tests = [value_test(as_plain, positive, value) for value in clause.values]
+    undecided: set[str] = set()
+
+    def admits(record: Record) -> bool:
+        value = record.data.get(attribute.slug)
+        parts = parts_of(attribute, value, part)
+        texts = [element for element in elements_of(value) if isinstance(element, str)] if not parts else ()
+        if texts and (not positive.meaning.finds_operand or any(fold(value) in fold(text) for text in texts for value in clause.values)):
+            undecided.add(record.id)
+        return any(test(parts) for test in tests) is not clause.operator.is_negation
+
+    def remark() -> str | None:
+        if not undecided:
+            return None
+        have = "1 record has" if len(undecided) == 1 else f"{len(undecided):,} records have"
+        hold = " that holds it" if positive.meaning.finds_operand else ""
+        return f"{have} {attribute.slug} as one text{hold}: it has no parts, so {clause.target} says nothing of it"
+
+    return RecordFilter(prefilters=_prefilters(attribute, part, clause), local_conditions=(LocalCondition(admits, remark),))
 
 
 def _is_amount(attribute: Attribute, part: str) -> bool:
@@ -49,31 +69,6 @@ def _is_amount(attribute: Attribute, part: str) -> bool:
 def plain_part(attribute: Attribute, part: str, name: str) -> Attribute:
     """Return an attribute whose values compare as those of a part."""
     return Attribute(id="", slug=name, type=AttributeType.NUMBER if _is_amount(attribute, part) else AttributeType.TEXT, is_list=True)
-
-
-def _local_condition(attribute: Attribute, part: str, clause: Clause) -> LocalCondition:
-    as_plain = plain_part(attribute, part, clause.target)
-    positive = clause.operator.positive
-    tests = [value_test(as_plain, positive, value) for value in clause.values]
-    is_complement = clause.operator.is_negation
-    undecided: set[str] = set()
-
-    def admits(record: Record) -> bool:
-        value = record.data.get(attribute.slug)
-        parts = parts_of(attribute, value, part)
-        texts = [element for element in elements_of(value) if isinstance(element, str)] if not parts else ()
-        if texts and (not positive.meaning.finds_operand or any(fold(value) in fold(text) for text in texts for value in clause.values)):
-            undecided.add(record.id)
-        return any(test(parts) for test in tests) is not is_complement
-
-    def remark() -> str | None:
-        if not undecided:
-            return None
-        have = "1 record has" if len(undecided) == 1 else f"{len(undecided):,} records have"
-        hold = " that holds it" if positive.meaning.finds_operand else ""
-        return f"{have} {attribute.slug} as one text{hold}: it has no parts, so {clause.target} says nothing of it"
-
-    return LocalCondition(admits, remark)
 
 
 def _prefilters(attribute: Attribute, part: str, clause: Clause) -> tuple[Prefilter, ...]:
@@ -336,22 +331,19 @@ class FilterReader:
         return records[0].id
 
     def _takes_an_id(self, attribute: Attribute, value: str) -> UsageError:
-        example = f"{attribute.slug}.{self._naming_condition(attribute, value)}"
+        """Return an error that shows the condition on the address or domain of the referenced records, or on a part of their name."""
+        target = attribute.target_object_id
+        attributes = known_attributes(self.context.directory, target, self.context.tell) if target else None
+        texts = [attribute for attribute in attributes or () if attribute.type in (AttributeType.TEXT, AttributeType.EMAIL)]
+        unique = next((attribute.slug for attribute in texts if attribute.is_unique), "name")
+        is_name = any(attribute.slug == "name" for attribute in texts) and not ("." in value or "@" in value)
+        example = f"{attribute.slug}.name~{value}" if is_name else f"{attribute.slug}.{unique}={value}"
         return UsageError(
             f"{attribute.slug} is a reference: it takes the id or the name of a record, and none is named {value!r}",
             hint=f"--filter '{example}' finds those whose {attribute.slug} has it",
             code="not_an_id",
             details={"example": example},
         )
-
-    def _naming_condition(self, attribute: Attribute, value: str) -> str:
-        """Return the condition that finds the referenced records by an address or domain, or by a part of their name."""
-        target = attribute.target_object_id
-        attributes = known_attributes(self.context.directory, target, self.context.tell) if target else None
-        texts = [attribute for attribute in attributes or () if attribute.type in (AttributeType.TEXT, AttributeType.EMAIL)]
-        unique = next((attribute.slug for attribute in texts if attribute.is_unique), "name")
-        is_name = any(attribute.slug == "name" for attribute in texts) and not ("." in value or "@" in value)
-        return f"name~{value}" if is_name else f"{unique}={value}"
 
     def _check_alternatives(self, clause: Clause, attribute: Attribute, attributes: Mapping[str, Attribute]) -> None:
         """Refuse `stage=won or stage=lost`. A text attribute may hold such words, so crmctl only warns there."""
@@ -371,28 +363,16 @@ class FilterReader:
         is_or = joined[1].lower() in ("or", "||")
         form = listed if is_or else "repeat --filter: all conditions must hold"
         problem = f"a filter has no {joined[1]!r}: {attribute.slug} would be compared with {clause.value!r}"
-        if is_textual(attribute):
+        if type_of(attribute.type).family is Family.TEXT:  # every text is possible
             self.context.warn(f"{problem}; {form}")
         else:
             raise UsageError(problem, hint=form, code="bad_filter")
 
 
-def is_textual(attribute: Attribute) -> bool:
-    """Whether values are free text, so that every text is possible."""
-    return attribute.type not in (
-        AttributeType.SELECT,
-        AttributeType.REFERENCE,
-        AttributeType.NUMBER,
-        AttributeType.CURRENCY,
-        AttributeType.DATE,
-        AttributeType.CHECKBOX,
-    )
-
-
 def text_search(reader: FilterReader, text: str) -> RecordFilter:
     """Return the filter of records with this text in any text attribute. Raises UsageError without a text or a text attribute."""
     attributes = [
-        attribute for attribute in (reader.attributes or {}).values() if is_textual(attribute) or attribute.type == AttributeType.SELECT
+        attribute for attribute in (reader.attributes or {}).values() if type_of(attribute.type).family in (Family.TEXT, Family.CHOICE)
     ]
     possible = [
         attribute
