@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crmctl import Client
-from crmctl.errors import InterruptedByUser, RejectedError
+from crmctl.errors import InterruptedByUser, RejectedError, UsageError
 from crmctl.match.key_lookups import Lookup
 from crmctl.plan.changes import ChangeForecast
 from tests.support.campaigns import rest_in_campaigns
@@ -159,3 +159,14 @@ def test_a_value_of_one_text_is_not_merged_into(client: Client, tmp_path: Path) 
     assert isinstance(result.error, RejectedError)
     assert "address" in result.findings.kept[0].message
     assert client.records("people").get(made.id).data["address"] == "Main Street 1, Paris"
+
+
+def test_the_failed_copy_is_checked_before_a_job_begins(client: Client, tmp_path: Path) -> None:
+    rows, before = tmp_path / "rows.csv", client.bulk.jobs()
+    rows.write_text("email\na@acme.com\n")
+    for failed in (rows, tmp_path / "absent" / "failed.csv"):
+        with pytest.raises(UsageError):
+            client.bulk.import_records("people", rows, failed=failed)
+    with pytest.raises(UsageError):
+        client.bulk.update("people", {"status": "contacted"}, filter="score>=0", failed=tmp_path / "absent" / "failed.csv")
+    assert client.bulk.jobs() == before

@@ -238,7 +238,7 @@ def _delete(stage: Stage) -> None:
     stage.fault("other records were deleted", when=any(record.data is None for record in kept))
     if result is not None:
         summary = getattr(result.summary, "to_document", dict)()
-        reported = summary["deleted"] + summary["notFound"] + summary["uncertain"] if "notFound" in summary else None
+        reported = summary["deleted"] + summary["notFound"] if "notFound" in summary else None
         stage.fault("records were deleted without a job", when=len(left) < len(ids) and not stage.store.list())
         stage.fault(
             f"{reported} of {len(ids)} are reported gone, {len(left)} exist", when=reported is not None and reported > len(ids) - len(left)

@@ -350,15 +350,6 @@ def test_names_that_select_a_job(desk: Desk, tmp_path: Path) -> None:
     assert [job.to_document()["state"] for job in desk.store.list()] == ["finished"]
 
 
-def test_the_failed_copy_is_checked_before_anything_is_sent(desk: Desk, tmp_path: Path) -> None:
-    path = people(tmp_path, 3)
-    for failed in (path, tmp_path / "absent" / "failed.csv"):
-        with pytest.raises(UsageError):
-            desk.load(path, failed=failed)
-    assert desk.server.writes == []
-    assert not any(job.is_resumable for job in desk.store.list())
-
-
 def test_a_broken_file_is_an_error_and_no_job_to_resume(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text('[{"name":"Ada"}' + ', {"name":"Bob"}' * 50_000 + ', {"na')

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from crmctl.cli.bulk_changes import OUTCOMES, approve, check_shown, show_resumed
-from crmctl.cli.bulk_output import resume_merges, show
+from crmctl.cli.bulk_output import show, show_merges
 from crmctl.cli.record_queries import FEW_REQUESTS, one_list, query_context
 from crmctl.errors import PartialError, UsageError
 from crmctl.models.numbers import counted
@@ -80,12 +80,13 @@ def repair_job(runtime: Runtime, request: RepairRequest) -> None:
 
 def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False) -> None:
     """Show the undo, ask, and carry it out. Raises PartialError if part of the job remains."""
+    from crmctl.org.jobs import MODE
     from crmctl.plan.requests import store_of
     from crmctl.plan.undo import UndoRequest, undo
 
-    if _undo_apply(runtime, reference, include_changed=include_changed):
+    if store_of(runtime).find(reference).header.mode == MODE:  # an unknown job is an error before any question
+        _undo_apply(runtime, reference, include_changed=include_changed)
         return
-    store_of(runtime).find(reference)  # an unknown job is an error before any question
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
 
@@ -104,14 +105,12 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
     plan.raise_for_error()
 
 
-def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> bool:
-    """Undo the apply of a folder; return False for any other job."""
-    from crmctl.org.jobs import MODE, undo_apply
-    from crmctl.plan.resume import job_of_mode
+def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> None:
+    """Undo the apply of a folder."""
+    from crmctl.org.jobs import undo_apply
+    from crmctl.plan.requests import store_of
 
-    job = job_of_mode(runtime, MODE, reference)
-    if job is None:
-        return False
+    job = store_of(runtime).find(reference)
     plan = undo_apply(runtime, job, dry_run=True)
     description = f"{counted(plan['records'], 'record')}, {plan['activities']:,} activities, {plan['entries']:,} entries"
     description += f" and {counted(plan['schema'], 'change')} of the schema"
@@ -123,7 +122,6 @@ def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> b
     show(runtime, plan, text)
     if plan["left"]:
         raise PartialError(f"not everything the job did was undone: {plan['left'][0]}", details={"left": plan["left"]})
-    return True
 
 
 _UNDO_STEPS: dict[str, Sequence[tuple[str, str, str]]] = {
@@ -283,22 +281,34 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
         runtime.messages.hint(shlex.join(["crmctl", "bulk", "import", request.object, file, *arguments]))
 
 
-def _refuse_folder_job(runtime: Runtime, reference: str | None, *, last: bool = False) -> None:
+def _refuse_folder_job(runtime: Runtime, reference: str) -> None:
     """Raise UsageError for the job of `org apply`, which compares everything when it runs again."""
     from crmctl.org.jobs import MODE
-    from crmctl.plan.resume import job_of_mode
+    from crmctl.plan.requests import store_of
 
-    if (job := job_of_mode(runtime, MODE, reference, last=last)) is not None:
+    job = store_of(runtime).find(reference)
+    if job.header.mode == MODE:
         raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
 
 
 def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
     """Continue a job, or show the rest of it with --dry-run."""
-    from crmctl.plan.resume import preview_resume, resume
+    from crmctl.plan.merge_steps import MODE
+    from crmctl.plan.requests import store_of
+    from crmctl.plan.resume import choose_job, preview_resume, resume
 
-    if resume_merges(runtime, request.job, last=request.last):
+    job = choose_job(store_of(runtime), request.job, last=request.last)
+    if job.header.mode == MODE:
+        from crmctl.plan.merge_records import resume_merges
+
+        if runtime.dry_run:
+            text = f"job {job.id}: {counted(job.to_document()['unsent'], 'group')} not merged; nothing was sent"
+            show(runtime, job.to_document(), text)
+        else:
+            show_merges(runtime, resume_merges(runtime, job))
         return
-    _refuse_folder_job(runtime, request.job, last=request.last)
+    _refuse_folder_job(runtime, job.id)
+    request = replace(request, job=job.id)
     if not runtime.dry_run:
 
         def run(request: ResumeRequest) -> None:

@@ -238,23 +238,6 @@ def show_merges(runtime: Runtime, result: MergeResult) -> None:
     result.raise_for_error()
 
 
-def resume_merges(runtime: Runtime, reference: str | None, *, last: bool) -> bool:
-    """Continue a merge job; return False for any other job."""
-    from crmctl.plan.merge_records import resume_merges
-    from crmctl.plan.merge_steps import MODE
-    from crmctl.plan.resume import job_of_mode
-
-    job = job_of_mode(runtime, MODE, reference, last=last)
-    if job is None:
-        return False
-    if runtime.dry_run:
-        document = job.to_document()
-        show(runtime, document, f"job {job.id}: {counted(document['unsent'], 'group')} not merged; nothing was sent")
-        return True
-    show_merges(runtime, resume_merges(runtime, job))
-    return True
-
-
 def _takes(requests: int, seconds: float, form: str) -> str:
     """Return the requests and time, or nothing if it takes less than a second."""
     from crmctl.output.progress import duration

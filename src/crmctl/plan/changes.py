@@ -28,7 +28,7 @@ from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, before_image, finding_of_merge, open_input
 from crmctl.plan.job_run import JobHooks, requests_made, run_or_leave_nothing, seconds_for
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_input, temporary_table
-from crmctl.plan.requests import GuardedRequest, resolve_target, sample_records, store_of
+from crmctl.plan.requests import GuardedRequest, check_places, resolve_target, sample_records, store_of
 from crmctl.plan.results import FindingLog, ImportResult, rejected_rows
 from crmctl.plan.row_actions import Resolution, write_down
 from crmctl.read.read_back import Reader
@@ -292,6 +292,7 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
 def _prepared(context: BulkContext, request: UpdateRequest) -> Iterator[tuple[ImportTarget, KnownRecords, GivenInput, ImportPlan, Guard]]:
     """Check the request, read the records, and provide a temporary file with one row per id."""
     request.selection.check()
+    check_places(request.failed_copy, request.selection.ids_file)
     if not request.set_values:
         raise UsageError("nothing to write", hint="say what to write with --set slug=value")
     store_of(context).prepare()

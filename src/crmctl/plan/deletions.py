@@ -17,7 +17,6 @@ from crmctl.client.session import AttemptObserver
 from crmctl.errors import (
     CrmctlError,
     DeniedError,
-    ForbiddenError,
     NotFoundError,
     PartialError,
     RejectedError,
@@ -46,7 +45,7 @@ from crmctl.write.database import JobKind, RowState
 from crmctl.write.effect import still_there
 from crmctl.write.in_flight import DeliveryOptions, WriteBatch, write_requests
 from crmctl.write.jobs import effort
-from crmctl.write.journal import DOUBTED, SEEN, Journal, RowEntry, doubtful, entries_of
+from crmctl.write.journal import Journal, RowEntry, doubtful, entries_of
 
 NAMED_RECORDS = 5
 """The number of records a confirmation prompt names."""
@@ -66,13 +65,12 @@ class DeleteRequest:
 
 @dataclass
 class DeleteSummary:
-    """Counts by outcome. `uncertain` records are gone but may not have existed before; `unsent` ids were not requested."""
+    """Counts by outcome. `unsent` ids were not requested."""
 
     object: str
     deleted: int = 0
     not_found: int = 0
     failed: int = 0
-    uncertain: int = 0
     in_doubt: int = 0
     unsent: int = 0
     requests: int = 0
@@ -84,7 +82,7 @@ class DeleteSummary:
     is_resumable: bool = False
 
     def to_document(self) -> dict[str, Any]:
-        names = "job object deleted not_found failed uncertain in_doubt unsent requests elapsed_seconds backup"
+        names = "job object deleted not_found failed in_doubt unsent requests elapsed_seconds backup"
         return document_of(self, names, elapsedSeconds=round(self.elapsed, 3))
 
 
@@ -141,9 +139,8 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
     target = resolve_target(context, request.object)
     with ExitStack() as stack:
         records = stack.enter_context(KnownRecords())
-        is_read = _read(context, request, target.object_id, records)
-        count = records.found if is_read else len(records)
-        first = list(islice((record.id for record in records) if is_read else records.ids(), BULK_LIMIT))
+        request.selection.read(context, target.object_id, records)
+        count, first = records.found, [record.id for record in islice(records, BULK_LIMIT)]
         plan = Deletion(
             request.object, target.object_id, count, first, named=list(islice(records, NAMED_RECORDS)), attributes=target.attributes,
             absent=len(records) - count,
@@ -163,7 +160,7 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         job = start_import(store, target, ids_input, JobOptions(only_ids, kind=JobKind.DELETE))
         place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup
         job.journal.remember(PLACE, str(Path(place).absolute()) if place else None)
-        hooks, delivery = DeleteHooks(job, records if is_read else None), DeliveryOptions(concurrency=request.concurrency)
+        hooks, delivery = DeleteHooks(job, records), DeliveryOptions(concurrency=request.concurrency)
         result = run_or_leave_nothing(context, hooks, delivery)
         return deletion_of(context, result)
 
@@ -174,7 +171,6 @@ def deletion_of(context: BulkContext, result: ImportResult) -> Deletion:
     job = store.find(str(result.job))
     with closing(store.open(job)) as journal:
         counts, (requests, elapsed) = journal.counts(), effort(journal)
-        absent, doubted = counts[RowState.CREATED], bool(journal.kept(DOUBTED)) and not journal.recall(SEEN)
         backup, refusals = KeptRecords.of(journal), journal.refusals()
         if not refusals:
             rows = chain.from_iterable(journal.rows(batch.first, batch.last).values() for batch in doubtful(journal))
@@ -182,9 +178,8 @@ def deletion_of(context: BulkContext, result: ImportResult) -> Deletion:
         summary = DeleteSummary(
             job.header.object,
             deleted=counts[RowState.UPDATED],
-            not_found=counts[RowState.SKIPPED] + (0 if doubted else absent),
+            not_found=counts[RowState.SKIPPED] + counts[RowState.CREATED],
             failed=counts[RowState.FAILED],
-            uncertain=absent if doubted else 0,
             in_doubt=counts[RowState.IN_DOUBT],
             unsent=counts[RowState.UNSENT],
             requests=requests,
@@ -196,20 +191,6 @@ def deletion_of(context: BulkContext, result: ImportResult) -> Deletion:
             is_resumable=job.is_resumable,
         )
     return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
-
-
-def _read(context: BulkContext, request: DeleteRequest, object_id: str, records: KnownRecords) -> bool:
-    """Fill `records`, and return whether crmctl may read records: a deletion by id without a backup needs only the ids."""
-    try:
-        request.selection.read(context, object_id, records)
-        return True
-    except ForbiddenError as error:
-        if request.selection.conditions:
-            raise
-        if request.backup:
-            error.hint = f"{error.hint}; or --no-backup deletes without a copy" if error.hint else "--no-backup deletes without a copy"
-            raise
-    return False
 
 
 def _is_gone(service: Crm, object_id: str, record_id: str) -> bool:
@@ -268,7 +249,6 @@ class DeleteHooks(JobHooks):
         Raises RejectedError for a 404 about one of several ids, or about none of them.
         """
         ids = [str(jsontext.loads(record)["id"]) for record in records]
-        were_there = bool(self.job.journal.recall(SEEN))
         try:
             gone = service.bulk_delete(object_id, ids, watch=watch)
         except NotFoundError as error:
@@ -278,11 +258,9 @@ class DeleteHooks(JobHooks):
             raise RejectedError(error.message, code=error.code, status=error.status) from error
         except DeniedError as error:
             # Some services refuse after carrying out the request.
-            if were_there and any(_is_gone(service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
+            if any(_is_gone(service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
                 raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
             raise
-        if gone is not None and gone < len(ids) and not were_there:
-            return BulkResult(created=len(ids) - gone, updated=gone)
         kept = still_there(Reader(service, object_id), service.session.clock, ids, gone)
         failed = [BulkFailure(index=index, error=error) for index, error in kept.items()]
         return BulkResult(updated=len(ids) - len(failed), failed=failed)
@@ -290,14 +268,13 @@ class DeleteHooks(JobHooks):
     def approve(self, run: ImportRun) -> None:
         journal = self.job.journal
         place = journal.recall(PLACE)
-        if place is None and self.known is None:
-            return
         with ExitStack() as stack:
             records = self.known or stack.enter_context(read_known(run.reader(), self._ids(), run.progress))
             if place is not None:
                 self._write(journal, Path(place), records)
-            self._leave_out(journal, records)
-        journal.remember(SEEN, True)
+            for chunk in chunks(self._valid()):
+                absent = [row for row in chunk if records.get(row.id or "") is None]
+                journal.conclude((row.ordinal, RowState.SKIPPED, row.id, "there is no such record") for row in absent)
 
     def _write(self, journal: Journal, place: Path, records: KnownRecords) -> None:
         digest = hashlib.sha256()
@@ -311,11 +288,6 @@ class DeleteHooks(JobHooks):
             message = f"the backup cannot be written, nothing was deleted: {error.message}"
             raise StorageError(message, code=error.code, hint=error.hint) from error
         journal.remember(BACKUP, {"path": str(place.absolute()), "sha256": digest.hexdigest()})
-
-    def _leave_out(self, journal: Journal, records: KnownRecords) -> None:
-        for chunk in chunks(self._valid()):
-            absent = [row for row in chunk if records.get(row.id or "") is None]
-            journal.conclude((row.ordinal, RowState.SKIPPED, row.id, "there is no such record") for row in absent)
 
     def compare_unsent(self, run: ImportRun) -> None:
         """Fail open rows whose records changed since they were copied: an undo would lose the change. Raises read errors."""

@@ -21,7 +21,7 @@ from crmctl.errors import (
     storage_error,
 )
 from crmctl.files.mapping import Mode
-from crmctl.files.spills import CHUNK_ROWS, chunks
+from crmctl.files.spills import chunks
 from crmctl.files.validation import Batch, Entry, Payload, SendableRow, entry_of
 from crmctl.models.findings import Finding, Severity
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
@@ -72,22 +72,16 @@ def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Gener
 
 
 def _first_open(journal: Journal) -> int:
-    """Return the first row that may still be sent or is in doubt; the number after the last row if every row has an outcome."""
+    """Return the first row after the batches from the start of which every row was written: no row before it is open or in doubt."""
     done = {
         batch.first: batch.last
         for batch in journal.batches()
         if batch.state is BatchState.CONFIRMED and batch.created + batch.updated == batch.size == batch.last - batch.first + 1
     }
     ordinal = 1
-    while True:
-        while ordinal in done:
-            ordinal = done[ordinal] + 1
-        states = journal.rows(ordinal, ordinal + CHUNK_ROWS - 1)
-        chunk = range(ordinal, ordinal + CHUNK_ROWS)
-        is_open = (ordinal for ordinal in chunk if ordinal not in states or states[ordinal].state is RowState.IN_DOUBT)
-        if (first := next(is_open, None)) is not None:
-            return first
-        ordinal = chunk.stop
+    while ordinal in done:
+        ordinal = done[ordinal] + 1
+    return ordinal
 
 
 def _last_confirmed(journal: Journal) -> tuple[int, int, float, float] | None:

@@ -14,7 +14,6 @@ from crmctl.errors import CrmctlError, RejectedError, StorageError, UsageError
 from crmctl.files.mapping import Mode
 from crmctl.files.spills import chunks
 from crmctl.files.validation import Payload
-from crmctl.files.whole_files import check_place
 from crmctl.frozen import frozen
 from crmctl.models.findings import Finding, Severity
 from crmctl.plan.final_count import RunResult
@@ -218,8 +217,6 @@ def run_job(context: BulkContext, hooks: JobHooks, delivery: DeliveryOptions, fa
     for note in (*job.input.source.dialect.told, *job.input.mapping.notes) if is_import else ():
         context.listener.note(note)
     with closing(job.journal) as journal, closing(job.input), ExitStack() as stack:
-        if failed_copy is not None:
-            _check_place(failed_copy, journal)
         before = summarize(journal).requests
         run = ImportRun(
             context.service, journal, delivery, context.clock, context.listener.progress,
@@ -322,13 +319,3 @@ def finished_result(store: JobStore, job: JobInfo) -> ImportResult | None:
         if journal.recall(RESULTS_DUE):
             return None
         return outcome_of(journal, notes=[f"rows failed{service_words(reasons)}"] if (reasons := journal.refusals()) else [])
-
-
-def _check_place(path: Path, journal: Journal) -> None:
-    """Check the path of the copy before anything is sent. If it is invalid, a job that has not begun is rejected."""
-    try:
-        check_place(path, Path(journal.header.path))
-    except UsageError:
-        if not sum(journal.counts().values()):
-            journal.state = JobState.REJECTED
-        raise

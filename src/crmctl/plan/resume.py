@@ -11,6 +11,7 @@ from typing import Any
 from crmctl.bulk_context import BulkContext
 from crmctl.errors import CrmctlError, PartialError, RejectedError, UsageError
 from crmctl.files.sources import COPY_NAME, STDIN
+from crmctl.files.whole_files import check_place
 from crmctl.frozen import frozen
 from crmctl.match.references import FILE_NAME as REFERENCES
 from crmctl.match.references import ReferenceMap
@@ -67,10 +68,11 @@ def resume(
     Call `begins` if work remains, and `approve` with the changes of an update the user has not confirmed yet. Raises UsageError for a job
     that cannot be resumed, and the errors of an import.
     """
-    check_places(request.failed_copy)
     store = store_of(context)
     store.prepare()
     job = choose_job(store, request.job, last=request.last)
+    if request.failed_copy is not None:
+        check_place(request.failed_copy, Path(job.header.path))
     finished = finished_result(store, job)
     if finished is not None and request.failed_copy is None and not lacks_files(finished.summary):
         return finished
@@ -232,12 +234,6 @@ def _forget(header: Header) -> str:
 
 def _changed(header: Header, what: str, hint: str | None = None) -> UsageError:
     return UsageError(f"job {header.job} cannot go on: {what}", hint=hint, code="job_changed")
-
-
-def job_of_mode(context: BulkContext, mode: str, reference: str | None, *, last: bool = False) -> JobInfo | None:
-    """Return the chosen job if it has this mode, else None. Raises the errors of `choose_job`."""
-    job = choose_job(store_of(context), reference, last=last)
-    return job if job.header.mode == mode else None
 
 
 def remove_job(context: BulkContext, reference: str, *, keep: bool = False) -> str:

@@ -25,7 +25,8 @@ from crmctl.plan.import_run import deliver, rows_of
 from crmctl.plan.job_run import requests_made, seconds_for
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.merge_steps import MODE
-from crmctl.plan.resume import job_of_mode, reopen_finished
+from crmctl.plan.requests import store_of
+from crmctl.plan.resume import reopen_finished
 from crmctl.plan.undo_deletions import Recreation, recreate_deleted
 from crmctl.plan.undo_updates import LISTED, Parents, UndoReport, Updates, written_rows
 from crmctl.read.read_back import Reader
@@ -180,10 +181,10 @@ def _undo(
     abandoned: int = 0,
 ) -> Undo | Recreation | Separation:
     """Undo a job. `lists`: whether lists of records are known to be current; `abandoned`: rows that this undo has already abandoned."""
-    if (merge := job_of_mode(context, MODE, request.job)) is not None:
+    if (info := store_of(context).find(request.job)).header.mode == MODE:
         from crmctl.plan.unmerge import separate_records
 
-        return separate_records(context, merge, approve, dry_run=request.dry_run, include_changed=request.include_changed)
+        return separate_records(context, info, approve, dry_run=request.dry_run, include_changed=request.include_changed)
     job = reopen_finished(context, request.job)
     if job.journal.header.kind == JobKind.DELETE:
         return recreate_deleted(context, job, approve, dry_run=request.dry_run)

@@ -121,9 +121,6 @@ DOUBTED, DUPLICATE, RIVALS, MADE = "doubted", "duplicate", "rivals", "made"
 """Kinds of values: by row, when it was last in doubt; by surplus record, its row; by row, the key and the records that share it; by failed
 row, that it created a record."""
 
-SEEN = "records seen"
-"""Fact of a deletion: crmctl saw every record just before it deleted them."""
-
 UNDONE = "undone"
 """Kind of values by record that an undo deleted or restored."""
 

@@ -15,7 +15,7 @@ from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
 from crmctl.write.evidence import LAGS, Evidence, Sent
 from crmctl.write.in_flight import PATIENCE, WITHOUT_EFFECT, Gate, SendContext, Stopped
-from crmctl.write.journal import BEFORE, DOUBTED, SEEN
+from crmctl.write.journal import BEFORE, DOUBTED
 from crmctl.write.methods import CONTROL_SECONDS
 
 PARKED_LIMIT = 16
@@ -278,11 +278,9 @@ class Reconciler:
         return [Task(part, parked.round + 1) for part in parts]
 
     def _there(self, entries: Sequence[Entry]) -> set[int] | None:
-        """Return the rows of a deletion whose records exist; None if that cannot be read, or they may have been missing before."""
+        """Return the rows of a deletion whose records exist; None if that cannot be read."""
         from crmctl.write.effect import current_records
 
-        if not self._journal.recall(SEEN):
-            return None
         try:
             records = current_records(self._reader, [str(entry.id) for entry in entries])
             return {entry.ordinal for entry, record in zip(entries, records, strict=True) if record is not None}
