@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 
 ROLES = ("owner", "admin", "member", "viewer")
 
+app = CommandApp("Administer an embedded service's own data.")
+keys = CommandApp("Create, list and revoke API keys.")
 members_app = CommandApp("Invite members to the console, and give them new links.")
+trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
+for name, group in (("keys", keys), ("members", members_app), ("trust", trusts)):
+    app.add_typer(group, name=name)
 
 EmailArgument = Annotated[str, argument("EMAIL", "The member's email address.")]
 
@@ -124,6 +129,7 @@ def _emit(runtime: Runtime, described: Json) -> None:
 SHOWN = 20
 
 
+@app.command("backup", examples=["crmctl service backup crm.backup"])
 def backup(
     runtime: Runtime,
     target: Annotated[str, argument("FILE|s3://BUCKET/NAME", "Where the backup goes.")],
@@ -155,6 +161,14 @@ def backup(
     _show(runtime, {"file": target}, archive)
 
 
+@app.command(
+    "restore",
+    writes=None,
+    examples=[
+        "crmctl service restore crm.backup --data ./restored",
+        "crmctl service restore deals --as-of 'yesterday 15:30' --dry-run",
+    ],
+)
 def restore(
     runtime: Runtime,
     what: Annotated[str, argument("FILE|OBJECT", "A backup (FILE or s3://BUCKET/NAME); with --as-of, the slug of an object.")],
@@ -238,6 +252,7 @@ def restore_records(runtime: Runtime, slug: str, as_of: str, data: Path | None, 
 LimitOption = Annotated[int, option("--limit", "N", "Show at most N.", min=1, max=10_000)]
 
 
+@app.command("requests", examples=["crmctl service requests --errors --since -1h"])
 def list_requests(
     runtime: Runtime,
     key: Annotated[str | None, option("--key", "KEY-ID", "Only requests of this API key.")] = None,
@@ -261,6 +276,7 @@ def list_requests(
     runtime.emitter.emit_rows(rows, "requests", first=("at", "method", "path", "status", "ms", "key"))
 
 
+@app.command("audit", examples=["crmctl service audit --action key"])
 def list_audit(
     runtime: Runtime,
     action: Annotated[str | None, option("--action", "ACTION", "Only this action, such as key.created, or all of a noun: key.")] = None,
@@ -276,12 +292,6 @@ def list_audit(
         entries = engine.read(lambda tx: logs.list_entries(tx, limit, action=action))
     rows = [entry | {"by": entry["by"] and entry["by"].get("name", entry["by"]["type"])} for entry in entries]
     runtime.emitter.emit_rows(rows, "entries", first=("at", "by", "action", "about"))
-
-
-app = CommandApp("Administer an embedded service's own data.")
-keys = CommandApp("Create, list and revoke API keys.")
-app.add_typer(keys, name="keys")
-app.add_typer(members_app, name="members")
 
 
 @keys.command("create", writes=None, examples=["crmctl service keys create --name ci --scope records:read --expires 30d -o json"])
@@ -398,8 +408,6 @@ def dump_definitions(runtime: Runtime, data: DataOption = None, database_url: Da
         runtime.emitter.emit_result(sections)
 
 
-trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
-
 FORGES = {
     "github": ("OWNER/REPO", "[^/]+/[^/]+", "repository", "https://token.actions.githubusercontent.com", "https://api.github.com/repos"),
     "gitlab": ("GROUP/PROJECT", "[^/]+(/[^/]+)+", "project_path", "https://gitlab.com", "https://gitlab.com"),
@@ -484,20 +492,6 @@ def remove_trust(
     with opened(runtime, data, database_url, writes=True) as engine:
         removed = write(runtime, engine, lambda tx: short_lived_keys.remove_trust(tx, name, now=runtime.clock.now()))
     runtime.done(removed, f"removed the trust {name}")
-
-
-app.add_typer(trusts, name="trust")
-app.command("requests", examples=["crmctl service requests --errors --since -1h"])(list_requests)
-app.command("audit", examples=["crmctl service audit --action key"])(list_audit)
-app.command("backup", examples=["crmctl service backup crm.backup"])(backup)
-app.command(
-    "restore",
-    writes=None,
-    examples=[
-        "crmctl service restore crm.backup --data ./restored",
-        "crmctl service restore deals --as-of 'yesterday 15:30' --dry-run",
-    ],
-)(restore)
 
 
 def _describe(key: ApiKey) -> Json:
