@@ -102,8 +102,10 @@ def way_out(runtime: Runtime, path: str, words: Sequence[str], names: Sequence[s
         return meant.replace("OBJECT", named)
     if path in ("crmctl records", "crmctl attributes") and typed in _objects(runtime):
         return f"{path} list {typed}"
-    if path == "crmctl" and typed not in objects and (nouns := _nouns_of(typed)):
-        return f"did you mean: {path} {'records' if 'records' in nouns else nouns[0]} {typed}"
+    if path == "crmctl" and typed not in objects:
+        verbs = ((name, entry.load().registered_commands) for name, entry in BY_NAME.items())  # records come first
+        if noun := next((name for name, commands in verbs if any(command.name == typed for command in commands)), None):
+            return f"did you mean: {path} {noun} {typed}"
     if typed not in objects and (near := nearest(typed, names)):
         return f"did you mean: {path} {near}"
     verb = next((word for word in words[1:] if word in OF_RECORDS), "list")
@@ -132,12 +134,6 @@ def extra_hint(path: str, message: str, options: Sequence[str]) -> str:
     if path == "crmctl bulk export" and extra:
         return f"-O {extra}"
     return f"{path} --help"
-
-
-def _nouns_of(verb: str) -> list[str]:
-    """Return the groups that have a command of this name."""
-    groups = {name: entry.load() for name, entry in BY_NAME.items()}
-    return [name for name, group in groups.items() if any(command.name == verb for command in group.registered_commands)]
 
 
 def _objects(runtime: Runtime) -> Sequence[str]:

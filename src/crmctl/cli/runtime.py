@@ -198,7 +198,11 @@ class Runtime:
         """Notes, warnings and errors. Never fails, even with broken settings."""
         from crmctl.output.messages import Messages
 
-        self.streams.color_mode = self._color_mode()
+        try:
+            self.streams.color_mode = self.settings.color.value
+        except CrmctlError:
+            flag = self.flags.get("color")
+            self.streams.color_mode = flag if flag in ("always", "never") else "auto"
         machine = self.message_format != "table"
         return Messages(self.streams, quiet=bool(self.flags.get("quiet")), verbose=bool(self.flags.get("verbose")), machine=machine)
 
@@ -218,13 +222,6 @@ class Runtime:
             if (output_format := load_settings(named, {"profile": self.flags.get("profile")}, self.paths).output.value) is not None:
                 return str(output_format)
         return "table" if self.streams.stdout_is_terminal else "json"
-
-    def _color_mode(self) -> str:
-        try:
-            return self.settings.color.value
-        except CrmctlError:
-            flag = self.flags.get("color")
-            return flag if flag in ("always", "never") else "auto"
 
     def _format_in_arguments(self) -> str | None:
         """Return the format named by a command line that could not be parsed, for its usage error."""

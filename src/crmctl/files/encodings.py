@@ -278,8 +278,10 @@ def refuse_undecodable(path: Path, name: str, encoding: Encoding, *, compressed:
 
 
 def _refuse_byte(name: str, encoding: Encoding, error: UnicodeDecodeError, place: str, details: Mapping[str, object]) -> NoReturn:
-    byte = f"0x{error.object[error.start]:02x}" if error.start < len(error.object) else "the end"
-    sample = _lines_from(error.object, error.start)
+    data, at = error.object, error.start
+    byte = f"0x{data[at]:02x}" if at < len(data) else "the end"
+    start, end = data.rfind(b"\n", 0, at) + 1, data.rfind(b"\n", at, at + SAMPLE)
+    sample = bytes(data[start : end + 1 if end > at else at + SAMPLE])  # earlier lines were decodable and give no clue
     likely = likely_encoding(sample, tried=encoding.name)
     hint = "name its encoding: --encoding X"
     if likely is not None:
@@ -316,12 +318,6 @@ def describe_words(text: io.TextIOWrapper, beginning: str, encoding: str) -> str
             break
         words |= dict.fromkeys(_WORD.findall(block) if not block.isascii() else ())
     return f"{encoding} reads {', '.join(map(repr, [*words][:SHOWN_WORDS]))}" if words else None
-
-
-def _lines_from(data: bytes, place: int) -> bytes:
-    """Return the line at a place and whole lines after it. Earlier lines were decodable and give no clue."""
-    start, end = data.rfind(b"\n", 0, place) + 1, data.rfind(b"\n", place, place + SAMPLE)
-    return bytes(data[start : end + 1 if end > place else place + SAMPLE])
 
 
 def likely_encoding(sample: bytes, *, tried: str) -> str | None:

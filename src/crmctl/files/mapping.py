@@ -171,7 +171,9 @@ def build_mapping(
     if header or header_complete:  # otherwise the first records are all unreadable, and each gets its own finding
         _require_content(columns, constants, names, mode)
     if header_complete:
-        _require_keys(options.keys, columns, constants)
+        filled = {column.attribute.slug for column in columns if column.attribute is not None} | {*constants}
+        if slug := next((slug for slug in options.keys if slug not in filled), None):
+            raise UsageError(f"--key: no column fills {slug}", hint=f"--map 'COLUMN={slug}'", code="missing_key_column")
     notes = [f"column {column.label} is left out: {column.note}" for column in columns if column.role is Role.IGNORED and column.note]
     notes += [f"--map: the first records have no key {name!r}" for name in absent]
     targets = [[column.header, column.role, column.target] for column in columns]
@@ -323,13 +325,6 @@ def _refuse_shared_targets(columns: Sequence[MappedColumn], constants: MappingOf
                 code="duplicate_target",
             )
         owners[target] = column
-
-
-def _require_keys(keys: Sequence[str], columns: Sequence[MappedColumn], constants: MappingOf[str, Any]) -> None:
-    filled = {column.attribute.slug for column in columns if column.attribute is not None} | set(constants)
-    for slug in keys:
-        if slug not in filled:
-            raise UsageError(f"--key: no column fills {slug}", hint=f"--map 'COLUMN={slug}'", code="missing_key_column")
 
 
 def _require_content(columns: Sequence[MappedColumn], constants: MappingOf[str, Any], names: Names, mode: Mode) -> None:

@@ -42,20 +42,6 @@ Rows = Callable[[], Iterator[TableRow]]
 """Yields number, values and problem of every row, header first. Every call starts from the beginning."""
 
 
-def read_workbook(path: Path, name: str, sheet: str | None) -> tuple[Rows, str]:
-    """Return a function that reads the rows, and the name of the sheet (by default the first).
-
-    Raises UsageError for a bad workbook or a missing sheet.
-    """
-    with _open(path, name, values=True) as book:
-        names = [sheet.title for sheet in book.worksheets]
-    if not names or (sheet is not None and sheet not in names):
-        raise UsageError(f"{name} has no sheet {sheet or ''}".rstrip(), hint=f"its sheets: {', '.join(names)}", code="no_such_sheet")
-    chosen = sheet or names[0]
-    formulas = _has_formulas(path)
-    return (lambda: _rows(path, name, chosen, formulas=formulas)), chosen
-
-
 def _rows(path: Path, name: str, sheet: str, *, formulas: bool) -> Iterator[TableRow]:
     with ExitStack() as books:
         rows = _rows_of(books.enter_context(_open(path, name, values=True)), sheet)
@@ -194,15 +180,20 @@ def _parquet_problem(values: tuple[Any, ...]) -> Finding | None:
 
 
 def open_table(path: Path, name: str, format: Format, sheet: str | None) -> TableSource:
-    """Open a table. Raises UsageError for an unreadable file, a missing sheet, or a library that is not installed."""
-    notes: list[str] = []
-    rows: Rows
-    if format is Format.XLSX:
-        rows, chosen = read_workbook(path, name, sheet)
-        notes = [f"the sheet {chosen} is read"]
-    else:
-        rows = read_parquet(path, name)
-    return TableSource(path, name, Dialect(format, False, "utf-8", False, ",", notes=notes), rows)
+    """Open a table, of a workbook by default the first sheet.
+
+    Raises UsageError for an unreadable file, a missing sheet, or a library that is not installed.
+    """
+    dialect = Dialect(format, False, "utf-8", False, ",")
+    if format is Format.PARQUET:
+        return TableSource(path, name, dialect, read_parquet(path, name))
+    with _open(path, name, values=True) as book:
+        names = [sheet.title for sheet in book.worksheets]
+    if not names or (sheet is not None and sheet not in names):
+        raise UsageError(f"{name} has no sheet {sheet or ''}".rstrip(), hint=f"its sheets: {', '.join(names)}", code="no_such_sheet")
+    chosen, formulas = sheet or names[0], _has_formulas(path)
+    dialect.notes.append(f"the sheet {chosen} is read")
+    return TableSource(path, name, dialect, lambda: _rows(path, name, chosen, formulas=formulas))
 
 
 class TableSource(DelimitedSource):

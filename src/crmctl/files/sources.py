@@ -146,8 +146,12 @@ def open_source(path: Path, options: SourceOptions = DEFAULT_OPTIONS, *, name: s
         notes.append(f"the first line names the delimiter: sep={named}")
     else:
         delimiter = detect_delimiter(lines, shown)
-    if not compressed and not _ends_a_line(path):
-        notes.append("the last line has no line end: was the file cut off?")
+    if not compressed:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4))
+            end = file.read().rstrip(b"\0")
+        if end and not end.endswith((b"\n", b"\r")):
+            notes.append("the last line has no line end: was the file cut off?")
     dialect = Dialect(kind, compressed, encoding.name, encoding.bom, delimiter, notes=notes)
     return DelimitedSource(path, shown, dialect, options)
 
@@ -164,13 +168,6 @@ def _table_format(start: bytes, path: Path) -> Format | None:
         with zipfile.ZipFile(path) as archive:
             return Format.XLSX if "xl/workbook.xml" in archive.namelist() else None
     return None
-
-
-def _ends_a_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4))
-        end = file.read().rstrip(b"\0")
-        return not end or end.endswith((b"\n", b"\r"))
 
 
 def _lines(path: Path, name: str, encoding: Encoding, compressed: bool) -> Iterator[str]:

@@ -35,7 +35,10 @@ def take_turn(
                 is_told = is_told or tell(waited)
                 clock.sleep(min(LOOK_SECONDS, patience - waited))
         except (OSError, sqlite3.Error) as error:
-            raise _unlockable(path, error) from error
+            failure = storage_error(error, path)
+            if not isinstance(failure, StorageError) or failure.code != "no_space":
+                failure = ConfigError(f"cannot lock {path}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory")
+            raise failure from error
         yield
 
 
@@ -48,11 +51,3 @@ def _is_ours(base: sqlite3.Connection) -> bool:
             return False
         raise
     return True
-
-
-def _unlockable(path: Path, error: Exception) -> CrmctlError:
-    """Return the error for a lock that fails for a reason other than being held."""
-    failure = storage_error(error, path)
-    if isinstance(failure, StorageError) and failure.code == "no_space":
-        return failure
-    return ConfigError(f"cannot lock {path}: {reason(error)}", hint="CRMCTL_STATE_DIR names another directory")

@@ -65,8 +65,15 @@ def create_attribute(
     if allowed_object:
         config["allowed_object_id"] = runtime.directory.object_id(allowed_object)
     values = {"name": name, "type": type, "isRequired": required or None, "isUnique": unique or None, "isList": is_list or None}
-    fields = {"isRequired": False, "isUnique": False} | plain_fields(runtime, values | {"config": config or None}, assignments, data)
-    _check_config(fields)
+    fields: Json = {"isRequired": False, "isUnique": False} | plain_fields(runtime, values | {"config": config or None}, assignments, data)
+    missing = [flag for flag, key in (("--name", "name"), ("--type", "type")) if not fields.get(key)]
+    given: Json = fields.get("config") or {}
+    if fields.get("type") == "select" and not given.get("options"):
+        missing.append("--option")
+    if fields.get("type") == "reference" and not given.get("allowed_object_id"):
+        missing.append("--allowed-object")
+    if missing:
+        raise UsageError(f"an attribute of this kind needs {', '.join(missing)}", hint="crmctl attributes create --help")
     runtime.emitter.check_fields(NOUN.view)
     try:
         attribute = on_object(runtime, object_name, lambda target: runtime.crm.create_attribute(target, fields))
@@ -77,17 +84,6 @@ def create_attribute(
         error.hint = error.hint if kind in TYPES else did_you_mean(kind, TYPES) or error.hint
         raise
     _emit(runtime, attribute)
-
-
-def _check_config(fields: Json) -> None:
-    missing = [flag for flag, key in (("--name", "name"), ("--type", "type")) if not fields.get(key)]
-    config = fields.get("config") or {}
-    if fields.get("type") == "select" and not config.get("options"):
-        missing.append("--option")
-    if fields.get("type") == "reference" and not config.get("allowed_object_id"):
-        missing.append("--allowed-object")
-    if missing:
-        raise UsageError(f"an attribute of this kind needs {', '.join(missing)}", hint="crmctl attributes create --help")
 
 
 @app.command(

@@ -17,7 +17,6 @@ from crmctl.errors import NotFoundError, PartialError, UsageError, reason
 
 if TYPE_CHECKING:
     from crmctl.client.uploads import LocalFile, UploadOutcome
-    from crmctl.models.jsontext import Json
 
 
 app = CommandApp("Upload, list and download files.")
@@ -147,7 +146,17 @@ def _report(runtime: Runtime, outcomes: Sequence[UploadOutcome]) -> None:
     from crmctl.output.views import UPLOADS
 
     failures = [(outcome.file, outcome.error) for outcome in outcomes if outcome.error is not None]
-    stored = [_document(outcome) for outcome in outcomes if outcome.error is None]
+    stored = [
+        {
+            "file": str(outcome.file.source),
+            "path": outcome.file.target,
+            "publicUrl": outcome.public_url,
+            "bytes": outcome.size,
+            "contentType": outcome.file.content_type,
+        }
+        for outcome in outcomes
+        if outcome.error is None
+    ]
     details = [{"file": str(file.source), "path": file.target, "code": error.code, "message": error.message} for file, error in failures]
     if failures and not stored:
         file, error = failures[0]
@@ -167,17 +176,6 @@ def _report(runtime: Runtime, outcomes: Sequence[UploadOutcome]) -> None:
             details={"failures": details},
             hint="run it again with these files: uploading a file twice does no harm",
         )
-
-
-def _document(outcome: UploadOutcome) -> Json:
-    file = outcome.file
-    return {
-        "file": str(file.source),
-        "path": file.target,
-        "publicUrl": outcome.public_url,
-        "bytes": outcome.size,
-        "contentType": file.content_type,
-    }
 
 
 def plan_uploads(paths: Sequence[str], *, prefix: str | None, recursive: bool, content_type: str | None) -> list[LocalFile]:
