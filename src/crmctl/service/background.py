@@ -82,11 +82,11 @@ class Deliveries(ClaimingJob[Due]):
         self._is_closing = True
         super().close()
 
-    def claim(self, most: int) -> list[Due]:
-        engine, now = self._context.engine, self._context.clock.now()
-        if not most or not engine.read(lambda tx: webhooks.is_claimable(tx, self._lane, now=now)):
-            return []
-        return engine.write(lambda tx: webhooks.claim(tx, self._lane, most, now=now))
+    def is_due(self, tx: Tx) -> bool:
+        return webhooks.is_claimable(tx, self._lane, now=self._context.clock.now())
+
+    def claim(self, tx: Tx, most: int) -> list[Due]:
+        return webhooks.claim(tx, self._lane, most, now=self._context.clock.now())
 
     def work(self, first: Due) -> None:
         due: Due | None = first
@@ -120,7 +120,7 @@ class Deliveries(ClaimingJob[Due]):
 
     def _write(self, tx: Tx, tries: list[Attempt]) -> list[Due]:
         webhooks.settle(tx, tries, self._context.ids)
-        return [] if self._is_closing else webhooks.claim(tx, self._lane, len(tries), now=self._context.clock.now())
+        return [] if self._is_closing else self.claim(tx, len(tries))
 
 
 class Figures:

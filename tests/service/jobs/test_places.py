@@ -15,15 +15,27 @@ from crmctl.service.jobs.worker import ClaimingJob
 from tests.support.patience import PATIENCE, wait_until
 
 
+class Engine:
+    """Runs functions without a database."""
+
+    def read(self, fn: Callable[[Any], Any]) -> Any:
+        return fn(None)
+
+    write = read
+
+
 class Job(ClaimingJob[Callable[[], object]]):
     """Takes its work from a list."""
 
     def __init__(self) -> None:
-        super().__init__(Context(None, None, None, None), 4, "test")  # type: ignore[arg-type]
+        super().__init__(Context(None, Engine(), None, None), 4, "test")  # type: ignore[arg-type]
         self.waiting: list[Callable[[], object]] = []
         self.free = 4
 
-    def claim(self, most: int) -> list[Callable[[], object]]:
+    def is_due(self, _tx: Any) -> bool:
+        return True
+
+    def claim(self, _tx: Any, most: int) -> list[Callable[[], object]]:
         self.free = most
         taken, self.waiting = self.waiting[:most], self.waiting[most:]
         return taken

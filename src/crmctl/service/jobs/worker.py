@@ -101,7 +101,8 @@ class ClaimingJob(BackgroundJob, Generic[T]):
     def run_once(self) -> bool:
         """Start what is due and has a place. Returns whether to look again at once."""
         self._under_way = {future for future in self._under_way if not future.done()}
-        claimed = self.claim(self._most - len(self._under_way))
+        engine, places = self._context.engine, self._most - len(self._under_way)
+        claimed = engine.write(lambda tx: self.claim(tx, places)) if places and engine.read(self.is_due) else []
         if not claimed and self._under_way:
             # A piece that has ended since the first line ends the wait at once.
             wait(self._under_way, POLL_SECONDS, FIRST_COMPLETED)
@@ -113,7 +114,10 @@ class ClaimingJob(BackgroundJob, Generic[T]):
         self._pool.shutdown()
 
     @abstractmethod
-    def claim(self, most: int) -> list[T]: ...
+    def is_due(self, tx: Tx) -> bool: ...
+
+    @abstractmethod
+    def claim(self, tx: Tx, most: int) -> list[T]: ...
 
     @abstractmethod
     def work(self, item: T) -> None: ...

@@ -130,22 +130,12 @@ def plan_report(tx: Tx, definition: ReportDefinition, schema: Schema) -> Plan:
     names = computed if grouped else _columns(schema, definition.columns)
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise BadRequest(f"two columns of the results are called {repeated}", {"field": "columns"})
-    sort = definition.sort
-    if sort is not None:
+    order: tuple[str | None, bool] = (None, False)
+    if sort := definition.sort:
         _check_sort(schema, sort.field, names, grouped=grouped)
-    return Plan(
-        schema,
-        conditions,
-        names,
-        group,
-        definition.group_period,
-        measures,
-        money,
-        currency,
-        sort.field if sort else None,
-        sort is not None and sort.order == "desc",
-        definition.limit or DEFAULT_LIMIT,
-    )
+        order = sort.field, sort.order == "desc"
+    limit = definition.limit or DEFAULT_LIMIT
+    return Plan(schema, conditions, names, group, definition.group_period, measures, money, currency, *order, limit)
 
 
 def _money(group: StoredAttribute | None, measures: Sequence[Measure]) -> list[StoredAttribute]:

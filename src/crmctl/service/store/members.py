@@ -76,9 +76,8 @@ def find_member_by_email(tx: Tx, email: str) -> Json | None:
 
 def author(tx: Tx, member_id: str | None = None) -> Json:
     """Return the author of something as `{id, name, email}`: the member who made the key, else the owner."""
-    row = tx.one("SELECT user_id, name, email FROM member WHERE id = ?", (member_id,)) if member_id else None
-    row = row or tx.one("SELECT user_id, name, email FROM member ORDER BY CASE role WHEN 'owner' THEN 0 ELSE 1 END, created_at, id LIMIT 1")
-    user_id, name, email = required(row)
+    order = "CASE WHEN id = ? THEN 0 WHEN role = 'owner' THEN 1 ELSE 2 END, created_at, id"
+    user_id, name, email = required(tx.one(f"SELECT user_id, name, email FROM member ORDER BY {order} LIMIT 1", (member_id or "",)))
     return {"id": user_id, "name": name, "email": email}
 
 
@@ -185,9 +184,9 @@ def drop_password(tx: Tx, member_id: str) -> None:
 
 def access_of_members(tx: Tx, *, now: float) -> dict[str, str]:
     """Return by member `active` with a password, `invited` with a valid link; others are left out."""
-    rows = tx.all("SELECT member_id, hash, link_expires_at FROM member_password")
-    states = {member: "active" if hashed else "invited" if until and until > to_micros(now) else "" for member, hashed, until in rows}
-    return {member: state for member, state in states.items() if state}
+    state = "CASE WHEN hash IS NULL THEN 'invited' ELSE 'active' END"
+    sql = f"SELECT member_id, {state} FROM member_password WHERE hash IS NOT NULL OR link_expires_at > ?"
+    return dict(tx.all(sql, (to_micros(now),)))
 
 
 SESSION_SECONDS = 8 * 3600

@@ -47,16 +47,12 @@ class ReportOutcome:
 
 def make_room(tx: Tx, most: int) -> int:
     """Delete the oldest runs, never the newest of a report, until all results have at most `most` bytes. Returns the number deleted."""
-    rows = tx.all("SELECT number, size, report_id FROM report_run ORDER BY number DESC")
-    newest: set[str] = set()
-    total, old = 0, []
-    for number, size, report_id in rows:
-        total += size
-        if report_id in newest and total > most:
-            old.append((number,))
-        newest.add(report_id)
-    tx.execute_many("DELETE FROM report_run WHERE number = ?", old)
-    return len(old)
+    runs = (
+        "SELECT number, sum(size) OVER (ORDER BY number DESC) AS total, "
+        "row_number() OVER (PARTITION BY report_id ORDER BY number DESC) AS place FROM report_run"
+    )
+    old = f"SELECT number FROM ({runs}) AS run WHERE total > ? AND place > 1"
+    return tx.execute(f"DELETE FROM report_run WHERE number IN ({old})", (most,))
 
 
 def list_reports(tx: Tx) -> list[Json]:

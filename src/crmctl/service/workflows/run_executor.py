@@ -39,11 +39,11 @@ class Runs(ClaimingJob[Claimed]):
         super().__init__(context, AT_ONCE, "workflow")
         self._caller = caller
 
-    def claim(self, most: int) -> list[Claimed]:
-        engine, now = self._context.engine, self._context.clock.now()
-        if not most or not engine.read(lambda tx: workflows.has_waiting_runs(tx, PER_WORKFLOW, now=now)):
-            return []
-        return engine.write(lambda tx: workflows.claim_runs(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=now))
+    def is_due(self, tx: Tx) -> bool:
+        return workflows.has_waiting_runs(tx, PER_WORKFLOW, now=self._context.clock.now())
+
+    def claim(self, tx: Tx, most: int) -> list[Claimed]:
+        return workflows.claim_runs(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=self._context.clock.now())
 
     def work(self, run: Claimed) -> None:
         """Do the remaining steps. Raises only errors that another try may get past; the lease decides when."""
