@@ -17,7 +17,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from crmctl.clock import Clock
-from crmctl.errors import RejectedError, ServiceError, UsageError, reason, storage_error
+from crmctl.errors import CrmctlError, RejectedError, ServiceError, UsageError, reason, storage_error
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, UNFINISHED, S3Settings, ServiceSettings
@@ -109,7 +109,8 @@ def make_backup(engine: Engine, settings: ServiceSettings, target: Path, clock: 
 def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> Json:
     """Restore into an empty place and describe the backup. Raises RejectedError for a damaged one, UsageError where there is data already.
 
-    A restore that fails after its first file leaves a folder that keeps the service from starting. The next restore continues.
+    A restore that fails takes its files back. One that is killed, or loses its database, leaves a folder that keeps the service from
+    starting, and the next restore continues.
     """
     data = settings.data_dir
     if has_data(settings.engine_url):
@@ -119,9 +120,13 @@ def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> J
         with _beside(data / DATABASE_FILE) as folder:
             manifest = unpack(source, folder, name)
             check_copy(settings.engine_url, manifest["database"])
-            _place_files(folder / FILES_FOLDER, data / FILES_FOLDER)
-            # Last: the data exists once the database does.
-            load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
+            placed = _place_files(folder / FILES_FOLDER, data / FILES_FOLDER)
+            try:
+                # Last: the data exists once the database does.
+                load_copy(settings.engine_url, folder / DATABASE, manifest["database"])
+            except BaseException as error:
+                _take_back(placed, settings, error)
+                raise
             sync_folder(data)
         for leftover in data.glob(UNFINISHED):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -130,13 +135,28 @@ def restore_backup(source: Path, settings: ServiceSettings, name: str = "") -> J
     return _description(manifest, source)
 
 
+def _take_back(placed: list[Path], settings: ServiceSettings, error: BaseException) -> None:
+    """Remove the placed files, unless the database arrived or may have arrived."""
+    try:
+        is_known = not (isinstance(error, CrmctlError) and error.outcome_unknown)
+        is_there = has_data(settings.engine_url)
+    except CrmctlError:
+        is_known = False
+    if not is_known:
+        # The next start refuses, as after a killed restore.
+        (settings.data_dir / UNFINISHED.replace("*", "unknown")).mkdir(exist_ok=True)
+    elif not is_there:
+        for file in placed:
+            file.unlink(missing_ok=True)
+
+
 def _description(manifest: Json, file: Path) -> Json:
     about = {"engine": manifest["database"]["engine"]} | {name: manifest[name] for name in ("createdAt", "records", "files")}
     return about | {"bytes": file.stat().st_size}
 
 
-def _place_files(source: Path, target: Path) -> None:
-    """Move files that are not there yet; an unfinished restore of this backup may have left the others.
+def _place_files(source: Path, target: Path) -> list[Path]:
+    """Move files that are not there yet, and return them. Files that an unfinished restore of this backup left stay.
 
     Raises UsageError if there are files that the backup does not have.
     """
@@ -144,10 +164,10 @@ def _place_files(source: Path, target: Path) -> None:
     existing = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
     if existing - members:
         raise UsageError(f"there are uploaded files in {target} that are not in the backup", hint="--data DIR, where there is none yet")
-    (target.parent / UNFINISHED.replace("*", "begun")).mkdir(exist_ok=True)
     for path in members - existing:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).replace(target / path)
+    return [target / path for path in members - existing]
 
 
 def _write(engine: Engine, settings: ServiceSettings, folder: Path, clock: Clock) -> None:
