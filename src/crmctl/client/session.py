@@ -14,7 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from crmctl.client.answers import Answer, refusal
 from crmctl.client.rate_limit.limiter import NOTED_WAIT, Budget, clock_time
-from crmctl.client.transport import USER_AGENT, HttpTransport, Request, Response
+from crmctl.client.transport import ANONYMOUS, USER_AGENT, HttpTransport, Request, Response
 from crmctl.clock import Backoff, Clock, SystemClock, retry_after
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import origin_of
@@ -262,7 +262,8 @@ class Session:
         # everything behind the host of a signed address may be secret
         self._debug(f"> PUT {urljoin(url, '/')}{HIDDEN} ({length} bytes)")
         self._sent.append(None)
-        response = self.transport.upload(url, content, (("Content-Type", content_type), ("Content-Length", str(length))), timeout)
+        headers = (*ANONYMOUS, ("Content-Type", content_type), ("Content-Length", str(length)))
+        response = self.transport.send(Request("PUT", url, headers, timeout=timeout), iter(content))
         self._debug(f"< {response.status} in {self.clock.monotonic() - started:.3f} s, {len(response.body)} bytes")
         return Answer(response.status, response.headers, response.body, wrote=True)
 

@@ -134,7 +134,7 @@ class Response:
 
 
 USER_AGENT = f"crmctl/{__version__}"
-_ANONYMOUS = (("User-Agent", USER_AGENT), ("Accept", "*/*"))
+ANONYMOUS = (("User-Agent", USER_AGENT), ("Accept", "*/*"))
 """Headers of requests to other addresses than the service's."""
 
 
@@ -162,13 +162,9 @@ class HttpTransport:
             headers = headers_of(answer)
             return Response(answer.status, headers, read_body(answer.iter_stream(), headers, answer.status))
 
-    def upload(self, url: str, content: Iterable[bytes], headers: tuple[tuple[str, str], ...], timeout: float) -> Response:
-        """PUT a file to a signed URL, without the API key or redirects. The headers state its type and length."""
-        return self.send(Request("PUT", url, _ANONYMOUS + headers, timeout=timeout), iter(content))
-
     def download(self, url: str, take: Callable[[bytes], object], timeout: float) -> Response:
         """GET an address without the API key or redirects. The content of a 200 goes to `take`; other answers have their body."""
-        with self._exchange(Request("GET", url, _ANONYMOUS, timeout=timeout)) as answer:
+        with self._exchange(Request("GET", url, ANONYMOUS, timeout=timeout)) as answer:
             headers = headers_of(answer)
             if answer.status == 200 and "content-encoding" not in headers:
                 for piece in answer.iter_stream():

@@ -102,10 +102,9 @@ class Uploader:
             return UploadOutcome(file, error=self._ended)
         try:
             return self._stored(file)
-        except (DeniedError, ConfigError) as error:
-            self._ended = error
-            return UploadOutcome(file, error=error)
         except CrmctlError as error:
+            if isinstance(error, DeniedError | ConfigError):
+                self._ended = error
             return UploadOutcome(file, error=error)
 
     def _stored(self, file: LocalFile) -> UploadOutcome:

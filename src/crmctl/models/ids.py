@@ -38,13 +38,11 @@ def nearest(word: str, candidates: Iterable[str], cutoff: float = CUTOFF) -> str
     """Return the candidate most similar to the word, the first of equals; None without a similar one."""
     from difflib import SequenceMatcher  # only an error pays for it
 
-    best, best_ratio = None, cutoff
-    folded = word.casefold()
-    for candidate in candidates:
-        ratio = SequenceMatcher(None, folded, candidate.casefold()).ratio()
-        if ratio > best_ratio or (best is None and ratio >= cutoff):
-            best, best_ratio = candidate, ratio
-    return best
+    def ratio(candidate: str) -> float:
+        return SequenceMatcher(None, word.casefold(), candidate.casefold()).ratio()
+
+    best = max(candidates, key=ratio, default=None)
+    return best if best is not None and ratio(best) >= cutoff else None
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:

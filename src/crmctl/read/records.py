@@ -18,7 +18,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Activity, Record
 from crmctl.read.read_back import Reader
-from crmctl.read.stable_pages import CUT, AnchoredPass, Listing, NoProgress, PassStatistics, Position, SeenIds, Unsorted
+from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Position, SeenIds, Unsorted, cut_off
 
 
 @dataclass
@@ -112,7 +112,7 @@ def _capped(failure: CrmctlError | None) -> ServiceError:
     if isinstance(failure, NoProgress):
         return failure
     reason = "" if failure is None else f", from neither end: {failure.message}"
-    return NoProgress(CUT._replace(problem=f"{CUT.problem}{reason}"))
+    return cut_off(reason)
 
 
 PAGE_STEP = PAGE_LIMIT - 1

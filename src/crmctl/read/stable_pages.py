@@ -8,7 +8,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from crmctl.client.answers import may_count_page
 from crmctl.client.directory import Lister
@@ -21,30 +20,17 @@ from crmctl.values.moments import micros_of, micros_of_date
 from crmctl.values.operators import Operator
 
 
-class Stall(NamedTuple):
-    """Why pages bring nothing new although the list continues."""
-
-    problem: str
-    code: str
-    hint: str | None = None
-    retryable: bool = False
-
-
-DEAF = Stall("the service sends the same records again and again: it does not heed `offset`", "no_progress")
-CUT = Stall("the service does not list all of its records", "offset_capped", "--filter reads a part that it does list")
-_MOVING = Stall(
-    "the records cannot be read completely: the list changes while it is read",
-    "no_progress",
-    "others may be writing; try again when they are done",
-    retryable=True,
-)
-
-
 class NoProgress(ServiceError):
     """The list cannot be read to its end."""
 
-    def __init__(self, stall: Stall) -> None:
-        super().__init__(stall.problem, code=stall.code, hint=stall.hint, retryable=stall.retryable)
+
+def ignored_offset() -> NoProgress:
+    return NoProgress("the service sends the same records again and again: it does not heed `offset`", code="no_progress")
+
+
+def cut_off(reason: str = "") -> NoProgress:
+    hint = "--filter reads a part that it does list"
+    return NoProgress(f"the service does not list all of its records{reason}", code="offset_capped", hint=hint)
 
 
 class Unsorted(Exception):
@@ -205,10 +191,10 @@ class GroupWalk:
                 return False
             following = self._following(page.end)
             if following.ends_early:
-                raise NoProgress(CUT)
+                raise cut_off()
             if following.rows == page.rows:
                 if self._is_deaf(following):
-                    raise NoProgress(DEAF)
+                    raise ignored_offset()
                 self._open = None  # other clients have moved the list by a page: this walk proves nothing
                 return False
             page = following
@@ -307,7 +293,7 @@ class AnchoredPass:
             if page.rows and not page.offset:
                 head = page.rows[0].id
             elif page.is_last and page.rows and page.rows[0].id == head and self._is_deaf(page):
-                raise NoProgress(DEAF)  # only the total ends such a list
+                raise ignored_offset()  # only the total ends such a list
             if not self._learn(page):
                 continue
             progress = self._advance(page)
@@ -328,7 +314,7 @@ class AnchoredPass:
                     yield from self._walk(page.keys[start])
                     stalled = 0
             elif stalled > STALLS + 2 * self._back // PAGE_LIMIT and self._is_deaf(page):
-                raise NoProgress(DEAF)
+                raise ignored_offset()
 
     def read_back_to(self, until: int) -> None:
         """Set the time at which reading may end, from the next page on."""
@@ -408,11 +394,12 @@ class AnchoredPass:
         """Whether the service ignores offsets. Raises NoProgress if the list ends before its total or moved too often."""
         base = self.position.base
         if not page.is_last and self._reader.fetch(page.end, base).ends_early:
-            raise NoProgress(CUT)
+            raise cut_off()
         is_deaf = self._reader.is_deaf(page, base)
         self._moves += not is_deaf
         if self._moves > MOST_MOVES:
-            raise NoProgress(_MOVING)
+            problem = "the records cannot be read completely: the list changes while it is read"
+            raise NoProgress(problem, code="no_progress", hint="others may be writing; try again when they are done", retryable=True)
         return is_deaf
 
     def _rebase(self, page: Slice) -> None:
@@ -447,7 +434,7 @@ def _before(reader: SliceReader, key: int, total: int | None) -> int:
         else:
             high = middle
     if nearest is not None and reader.is_deaf(nearest):
-        raise NoProgress(DEAF)
+        raise ignored_offset()
     return low
 
 

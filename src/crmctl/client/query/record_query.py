@@ -418,34 +418,28 @@ class RecordQuery:
 
     def _readers(self, stop: int | None, on_doubt: OnDoubt) -> list[ListReader]:
         """Open the lists with their first pages. Conditions that the service refuses or ignores are evaluated locally."""
-        trust, record_filter = self._trust, self.wanted
+        record_filter = self.wanted
         refused: RejectedError | None = None
         while True:
+            sends_times = self._trust.times and bool(record_filter.bounds)
+            sends_parts = self._trust.parts and bool(record_filter.prefilters)
+            end = stop if sends_times or not record_filter.bounds else None
+            pages = (partial(self._page, conditions, self._list_order) for conditions in self._combinations(self._trust))
             try:
-                end = None if record_filter.bounds and not trust.times else stop
-                pages = (partial(self._page, conditions, self._list_order) for conditions in self._combinations(trust))
                 readers = [ListReader(fetch, stop=end, on_doubt=on_doubt) for fetch in pages]
             except RejectedError as error:
                 refused = refused or error
-                if trust.times and record_filter.bounds:
-                    trust = replace(trust, times=False)
-                elif trust.parts and record_filter.prefilters:
-                    trust = replace(trust, parts=False)
-                else:
+                if not sends_times and not sends_parts:
                     raise refused from None
+                self._trust = replace(self._trust, times=False) if sends_times else replace(self._trust, parts=False)
                 continue
-            if trust.times and record_filter.bounds and not self._heeds_times(readers):
+            if sends_times and not self._heeds_times(readers):
                 self.context.tell("the service does not filter by time: crmctl does")
-                trust = replace(trust, times=False)
-            elif (
-                trust.parts
-                and record_filter.prefilters
-                and not all(looks_into(self._first_page, prefilter, readers) for prefilter in record_filter.prefilters)
-            ):
+                self._trust = replace(self._trust, times=False)
+            elif sends_parts and not all(looks_into(self._first_page, prefilter, readers) for prefilter in record_filter.prefilters):
                 self.context.tell("the service does not search inside composite values: crmctl evaluates them")
-                trust = replace(trust, parts=False)
+                self._trust = replace(self._trust, parts=False)
             else:
-                self._trust = trust
                 return readers
 
     def _first_page(self, conditions: Sequence[Condition]) -> Page[Record]:
