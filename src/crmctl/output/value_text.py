@@ -95,15 +95,13 @@ _TELLING = {"currency": {"currency"}, "name": {"first", "last"}, "address": {"st
 """Parts that only one kind of composite has."""
 
 
-def _sure_part(kind: str, key: str) -> str | None:
-    """Return the usual name of a part. Of money, `code` or `unit` may as well belong to a phone or a weight."""
-    return None if kind == "currency" and key not in ("currency", "currencyCode", "currency_code") else _usual_part(kind, key)
-
-
 def _composite(value: Mapping[str, Any], how: Rendering) -> str:
     """Return an object that has nothing but the parts of money, a name or an address as such; an empty text for any other."""
+    # Not `code` or `unit`, which may as well belong to a phone or a weight.
+    money = {"currency", "currencyCode", "currency_code"}
     for kind, telling in _TELLING.items():
-        if all(_usual_part(kind, key) for key in value) and any(part in telling for key in value if (part := _sure_part(kind, key))):
+        parts = {key: _usual_part(kind, key) for key in value}
+        if all(parts.values()) and any(part in telling for key, part in parts.items() if kind != "currency" or key in money):
             return RENDERERS[kind](value, how)
     return ""
 

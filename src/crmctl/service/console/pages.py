@@ -20,9 +20,9 @@ from crmctl.service.console.visits import (
     CONSOLE,
     ConsolePage,
     Download,
-    FormParts,
     Outcome,
     Redirect,
+    UploadedFile,
     Visit,
     fields_of,
     form_parts,
@@ -102,6 +102,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
+Fields = Mapping[str, list[str]]
 Handler = Callable[..., Outcome]
 """Takes `(tx, visit)`; only `visit` where it takes its transactions from the engine itself."""
 
@@ -189,15 +190,15 @@ class Pages:
         return work.writes if route.method == "POST" else work.reads
 
     def _answer(self, request: Request, route: PageRoute, raw: bytes) -> Response:
-        form = form_parts(raw, request.headers.get("content-type", ""))
+        fields, files = form_parts(raw, request.headers.get("content-type", ""))
         queries = fields_of(request.scope["query_string"])
-        if any("\0" in text for fields in (queries, form.fields) for texts in fields.values() for text in texts):
+        if any("\0" in text for sent in (queries, fields) for texts in sent.values() for text in texts):
             raise BadRequest("a NUL character is not allowed")
         if route.method == "GET" and "link" in queries and request.state.method != "HEAD":
             return self._enter(request, queries["link"][0])
         engine = self.context.engine
         # The session comes first: each change is stored with its actor.
-        visit = engine.read(lambda tx: self._visit(tx, request, queries, form), within=PAGE_SECONDS)
+        visit = engine.read(lambda tx: self._visit(tx, request, queries, fields, files), within=PAGE_SECONDS)
         with in_zone(visit.zone):
             try:
                 return self._visited(request, route, visit)
@@ -207,8 +208,10 @@ class Pages:
     def _visited(self, request: Request, route: PageRoute, visit: Visit) -> Response:
         """Raises Fault."""
         if visit.session.role is MemberRole.NOBODY and route.needs is not MemberRole.NOBODY:
-            page = ConsolePage("welcome.html", _welcome(request, self.area), HTTPStatus.FORBIDDEN)
-            return self._response(page, visit, request)
+            # The requested page opens after signing in.
+            query = f"?{request.url.query}" if visit.place and request.url.query else ""
+            values = {"next": f"{visit.place}{query}" if request.method == "GET" else "", "email": ""}
+            return self._response(ConsolePage("welcome.html", values, HTTPStatus.FORBIDDEN), visit, request)
         if not visit.may(route.needs):
             giver = "an owner" if route.needs is MemberRole.OWNER else "an admin"
             mine = visit.session.role.label
@@ -225,7 +228,7 @@ class Pages:
             outcome = self.context.engine.read(lambda tx: back(tx, shown), within=PAGE_SECONDS)
         return self._response(outcome, visit, request)
 
-    def _visit(self, tx: Tx, request: Request, queries: Mapping[str, list[str]], form: FormParts) -> Visit:
+    def _visit(self, tx: Tx, request: Request, queries: Fields, fields: Fields, files: Mapping[str, UploadedFile]) -> Visit:
         """Return the visit of a signed-in visitor, or of a visitor whose temporary session only serves the sign-in form."""
         token = request.cookies.get(self._cookie_name, "")
         session = find_session(tx, self.area, token, now=self.context.clock.now()) if token else None
@@ -236,8 +239,8 @@ class Pages:
         chosen = preferences.get_settings(tx)
         zone = preferences.zone_of(request.cookies.get(ZONE_COOKIE, "")) or preferences.zone_of(chosen["timeZone"]) or UTC
         place = request.url.path.partition(f"/{self.area}")[2].rstrip("/")
-        about = (crm_objects, _address(request), agent, form.files, zone, chosen["currency"], place)
-        return Visit(self.context, self.area, session, request.path_params, queries, form.fields, *about)
+        about = (crm_objects, _address(request), agent, files, zone, chosen["currency"], place)
+        return Visit(self.context, self.area, session, request.path_params, queries, fields, *about)
 
     def _response(self, outcome: Outcome, visit: Visit, request: Request) -> Response:
         home = f"{self._base}/{self.area}"
@@ -310,13 +313,6 @@ def _outcome(visit: Visit, route: PageRoute) -> Outcome:
     if route.method == "POST":
         return engine.write(lambda tx: handler(tx, visit), within=PAGE_SECONDS, by=visit.actor)
     return engine.read(lambda tx: handler(tx, visit), within=PAGE_SECONDS)
-
-
-def _welcome(request: Request, area: str) -> Json:
-    """Return the values of the sign-in page; `next` is the requested page, opened after signing in."""
-    path = request.url.path.partition(f"/{area}")[2] if request.method == "GET" else ""
-    query = f"?{request.url.query}" if path and request.url.query else ""
-    return {"next": f"{path}{query}", "email": ""}
 
 
 def _address(request: Request) -> str:

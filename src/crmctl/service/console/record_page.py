@@ -11,7 +11,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.console import activities as activity_pages
 from crmctl.service.console.cells import cells_of, labels_in, reference_target, value_text
 from crmctl.service.console.noun_pages import actor_name
-from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
+from crmctl.service.console.record_form import Attributes, FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import form_attributes, label_of, labelled, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
@@ -25,8 +25,6 @@ from crmctl.values.value_readers import canonical_uuid
 
 MOST_REFERRING, MOST_ACTIVITIES, MOST_CHANGES = 5, 10, 5
 PER_PAGE = 25
-
-Attributes = Sequence[Mapping[str, Any]]
 
 
 def new_record(tx: Tx, visit: Visit) -> ConsolePage:

@@ -46,14 +46,6 @@ class UploadedFile:
     content: bytes
 
 
-@frozen
-class FormParts:
-    """The fields and files of a form, by name."""
-
-    fields: dict[str, list[str]] = field(default_factory=dict)
-    files: dict[str, UploadedFile] = field(default_factory=dict)
-
-
 def fields_of(encoded: bytes) -> dict[str, list[str]]:
     """Return the fields of a form or a query. Raises Forbidden for more fields than any page has."""
     try:
@@ -62,12 +54,12 @@ def fields_of(encoded: bytes) -> dict[str, list[str]]:
         raise Forbidden("this form has too many fields") from error
 
 
-def form_parts(raw: bytes, content_type: str) -> FormParts:
-    """Return the parts of a form. Incomplete parts of a multipart form are dropped. Raises Forbidden."""
+def form_parts(raw: bytes, content_type: str) -> tuple[dict[str, list[str]], dict[str, UploadedFile]]:
+    """Return the fields and files of a form, by name. Incomplete parts of a multipart form are dropped. Raises Forbidden."""
     multipart = _BOUNDARY.match(content_type)
     if multipart is None:
-        return FormParts(fields_of(raw))
-    parts = FormParts()
+        return fields_of(raw), {}
+    fields, files = dict[str, list[str]](), dict[str, UploadedFile]()
     for piece in (b"\r\n" + raw).split(b"\r\n--" + multipart[1].encode())[1:-1]:
         head, mark, content = piece.partition(b"\r\n\r\n")
         named = _NAME.search(head)
@@ -75,13 +67,13 @@ def form_parts(raw: bytes, content_type: str) -> FormParts:
             continue
         name = named[1].decode(errors="replace")
         if named[2] is None:
-            parts.fields.setdefault(name, []).append(content.decode(errors="replace"))
+            fields.setdefault(name, []).append(content.decode(errors="replace"))
             continue
         typed = _TYPE.search(head)
         # Of a name, browsers escape quotation marks and line breaks only.
         own = re.split(r"[/\\]", named[2].decode(errors="replace").replace("%22", '"'))[-1]
-        parts.files[name] = UploadedFile(own, typed[1].decode().lower() if typed else DEFAULT_TYPE, content)
-    return parts
+        files[name] = UploadedFile(own, typed[1].decode().lower() if typed else DEFAULT_TYPE, content)
+    return fields, files
 
 
 @frozen
