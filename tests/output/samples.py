@@ -11,7 +11,6 @@ from crmctl.output.emitter import Emitter
 from crmctl.output.messages import Messages
 from crmctl.output.streams import Streams
 from crmctl.output.views import View, record_view
-from tests.support.clock import FakeClock
 
 TYPES = ("text", "email", "number", "phone_number", "checkbox", "name", "address", "currency", "date", "select", "list", "reference")
 NIL = "00000000-0000-4000-8000-"
@@ -51,7 +50,7 @@ class Run:
         self._out, self._err = io.StringIO(), io.StringIO()
         self.streams = Streams(io.StringIO(), self._out, self._err, environ or {})
         self.messages = Messages(self.streams, machine=format != "table")
-        self.emitter = Emitter(self.streams, format, messages=self.messages, clock=FakeClock(1_767_312_000.0 + 3 * 3600), **options)
+        self.emitter = Emitter(self.streams, format, messages=self.messages, **options)
 
     @property
     def out(self) -> str:

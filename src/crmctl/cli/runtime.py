@@ -353,7 +353,6 @@ class Runtime:
             pager=pager,
             raw=bool(self.flags.get("raw_output")),
             messages=self.messages,
-            clock=self.clock,
             remember=self.shown_ids.remember if self._shortens_ids else None,
         )
 

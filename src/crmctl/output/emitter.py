@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain, islice
 from typing import Any
 
-from crmctl.clock import Clock, SystemClock
 from crmctl.config.output_formats import OUTPUT_FORMATS, OutputFormat
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
@@ -120,7 +119,6 @@ class Emitter:
         *,
         raw: bool = False,
         messages: Messages | None = None,
-        clock: Clock | None = None,
         remember: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """`remember` receives the ids that a table shortens; without it tables show whole ids."""
@@ -133,7 +131,6 @@ class Emitter:
         self.pager = pager
         self.raw = raw
         self.messages = messages or Messages(streams, machine=format != "table")
-        self.clock: Clock = clock or SystemClock()
         self._remember = remember
         self._query = compile_query(query) if query else None
         self.is_after_write = False
@@ -262,7 +259,6 @@ class Emitter:
         return Rendering(
             width=self.streams.width,
             terminal=self.streams.stdout_is_terminal,
-            now=self.clock.now(),
             excel_safe=self.excel_safe,
             chosen=self.fields is not None,
             paint=self.streams.paint,

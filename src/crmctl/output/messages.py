@@ -107,9 +107,9 @@ class Prompter:
         if self._ask(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise InterruptedByUser("declined; nothing was changed")
 
-    def typed(self, question: str, expected: str, *, flag: str = "--yes") -> None:
+    def typed(self, question: str, expected: str) -> None:
         """Return when the user types exactly `expected`. Raises like confirm."""
-        self._require(question, flag)
+        self._require(question, "--yes")
         if self._ask(f"{question}\nType {expected} to confirm: ").strip() != expected:
             raise InterruptedByUser(f"that was not {expected!r}; nothing was changed")
 

@@ -30,7 +30,7 @@ Item = Mapping[str, Any]
 
 @frozen
 class Rendering:
-    """Settings of an output. `width` None: lines have no limit. `now` is Unix time.
+    """Settings of an output. `width` None: lines have no limit.
 
     `terminal`: times are local. `chosen`: the user named the columns, so all must appear. `note` receives remarks for the user,
     `remember` the ids that a table shortens; None shows whole ids.
@@ -38,7 +38,6 @@ class Rendering:
 
     width: int | None
     terminal: bool
-    now: float
     excel_safe: bool
     chosen: bool
     paint: Callable[[str, str], str]
