@@ -24,8 +24,6 @@ from crmctl.values.moments import MICROS
 MAX_AGE = 3600.0
 """Default for the age in seconds at which a mirror is stale."""
 
-Admits = Callable[[Record], bool]
-
 
 class LocalCopy(ExitStack):
     """An open mirror, for use as a context manager. It shows the last sync of each object, described by `state`."""
@@ -78,7 +76,7 @@ class LocalCopy(ExitStack):
             if not self._db.in_transaction:
                 self._db.execute("BEGIN")
 
-    def numbers(self, object_id: str, sort: str, *, is_descending: bool, admits: Admits | None = None) -> array[int]:
+    def numbers(self, object_id: str, sort: str, *, is_descending: bool, admits: Callable[[Record], bool] | None) -> array[int]:
         """Return the row numbers of the records that pass `admits` (None: all), sorted by creation or change."""
         direction = "DESC" if is_descending else "ASC"
         column = {"created_at": "_created", "updated_at": "_updated"}[sort]

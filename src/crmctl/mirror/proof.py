@@ -159,7 +159,7 @@ class ChangeReader:
     def _begin(self, page: list[Record]) -> _PassResult:
         here = int(self._clock.now() * MICROS)
         date = micros_of_date(self._lister.date)
-        return _PassResult((here if date is None else date, here), _changed(page[0]) if page else None, self._lister.total)
+        return _PassResult((here if date is None else date, here), micros_of(page[0].updated_at) if page else None, self._lister.total)
 
     def _take(self, page: list[Record], horizon: int | None, result: _PassResult, written: Written) -> None:
         created = [micros_of(record.created_at) or 0 for record in page]
@@ -167,7 +167,7 @@ class ChangeReader:
         news = []
         for record in page:
             is_first = self._db.execute("INSERT OR IGNORE INTO temp._seen VALUES (?)", (record.id,)).rowcount
-            changed, stored = _changed(record) or 0, self._table.known(record.id)
+            changed, stored = micros_of(record.updated_at) or 0, self._table.known(record.id)
             if stored is not None and stored.wire == wire_text(record.wire):
                 result.overlap += is_first  # repeated records may be changes read a moment ago
                 continue
@@ -213,10 +213,6 @@ class ChangeReader:
         where, values = ("", ()) if lowest is None else (" AND _updated >= ?", (lowest,))
         statement = f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._seen){where}"
         return [row[0] for row in self._db.execute(statement, values)]
-
-
-def _changed(record: Record) -> int | None:
-    return micros_of(record.updated_at)
 
 
 def _latest_known(as_of: int, newest: int | None) -> int:

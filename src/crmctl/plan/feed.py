@@ -318,8 +318,7 @@ class FeedBases:
 
         A unit that an unsettled job may have overwritten has several hashes, one a line.
         """
-        row_found = self._db.execute("SELECT hashes FROM base WHERE row = ?", (row,)).fetchone()
-        bases: Hashes = jsontext.loads(row_found[0]) if row_found is not None else {}
+        bases = self._bases(row)
         if not bases or self._is_settled:
             return bases
         for (hashes,) in self._db.execute("SELECT hashes FROM written WHERE row = ? AND before IS NULL", (row,)):

@@ -196,13 +196,11 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
 
 
 NAMED = 5
-NONE: Mapping[str, int] = MappingProxyType({})
-
-Referring = Mapping[str, Sequence[Attribute]]
-"""Reference attributes by the id of the object that has them."""
 
 
-def reading_price(service: ReadService, slugs: Mapping[str, Sequence[str]], count: int, members: Mapping[str, int] = NONE) -> int:
+def reading_price(
+    service: ReadService, slugs: Mapping[str, Sequence[str]], count: int, members: Mapping[str, int] = MappingProxyType({})
+) -> int:
     """Estimate the requests needed to find all references to that many records. The estimate costs one request per object.
 
     `slugs`: the reference attributes by object; `members`: the number of other records to read. Skips objects that the key may not read.
@@ -218,8 +216,11 @@ def reading_price(service: ReadService, slugs: Mapping[str, Sequence[str]], coun
     return requests
 
 
-def link_referrers(run: SendContext, referring: Referring, new: Mapping[str, str], done: Recreation) -> None:
-    """Point references to old ids at the new ids. Count what the service refuses, and note a missing scope. Raises other errors."""
+def link_referrers(run: SendContext, referring: Mapping[str, Sequence[Attribute]], new: Mapping[str, str], done: Recreation) -> None:
+    """Point references to old ids at the new ids. `referring`: the reference attributes by object id.
+
+    Counts what the service refuses, and notes a missing scope. Raises other errors.
+    """
     sender = StepSender(run.service, run.clock, run.interrupt)
 
     def mark(steps: Sequence[Step], state: StepState, why: str | None) -> None:
