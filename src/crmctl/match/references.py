@@ -426,10 +426,11 @@ def replace_ids(value: Any, new: Mapping[str, str]) -> Any:
     return new.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def moved_references(data: Mapping[str, Any], attributes: Iterable[Attribute], new: Mapping[str, str]) -> Json:
-    """Return the references that name an old id, changed to the new one."""
+def moved_references(data: Mapping[str, Any], attributes: Iterable[Attribute], new: Mapping[str, str]) -> tuple[Json, Json]:
+    """Return the references that name an old id, and the same references with the new one."""
     current = {attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in attributes}
-    return {slug: moved for slug, value in current.items() if (moved := replace_ids(value, new)) != value}
+    moved = {slug: value_moved for slug, value in current.items() if (value_moved := replace_ids(value, new)) != value}
+    return {slug: current[slug] for slug in moved}, moved
 
 
 def asks(slugs: Collection[str], ids: Collection[Any], others: int, total: int | None) -> bool:

@@ -99,10 +99,9 @@ def late_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -
     own = {merge.survivor.lower(), *(loser.lower() for loser in merge.losers)}
     away = {loser.lower(): merge.survivor for loser in merge.losers}
     for holder_object, holder, data in around.holders:
-        referring = schema.referring.get(holder_object, ())
-        if holder.lower() not in own and (change := moved_references(data, referring, away)):
-            before = {attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in referring if attribute.slug in change}
-            steps.append(Step(StepKind.REFERENCE, holder_object, holder, before, change))
+        before, after = moved_references(data, schema.referring.get(holder_object, ()), away)
+        if after and holder.lower() not in own:
+            steps.append(Step(StepKind.REFERENCE, holder_object, holder, before, after))
     for activity in around.activities:
         if links := swap_links(activity, away):
             steps.append(Step(StepKind.ACTIVITY, "", str(activity["id"]), {name: activity.get(name) for name in links}, links))

@@ -230,9 +230,9 @@ def link_referrers(run: SendContext, referring: Mapping[str, Sequence[Attribute]
 
     def see(steps: dict[str, Step], object_id: str, by_slug: Mapping[str, Attribute], records: Iterable[Record]) -> None:
         for record in records:
-            if data := moved_references(record.data, by_slug.values(), new):
-                before = {slug: as_sent(by_slug[slug], record.data.get(slug)) for slug in data}
-                steps.setdefault(record.id.lower(), Step(StepKind.REFERENCE, object_id, record.id, before, data, len(steps)))
+            before, after = moved_references(record.data, by_slug.values(), new)
+            if after:
+                steps.setdefault(record.id.lower(), Step(StepKind.REFERENCE, object_id, record.id, before, after, len(steps)))
 
     try:
         for object_id, attributes in referring.items() if new else ():

@@ -265,12 +265,7 @@ def _same_slug(slug: str, made: str | None) -> None:
 
 
 def _attribute_body(spec: AttributeSpec, present: Present) -> Json:
-    body: Json = {
-        "name": spec.name or spec.slug,
-        "type": spec.type,
-        "isRequired": spec.is_required,
-        "isUnique": spec.is_unique,
-    }
+    body: Json = {"name": spec.name or spec.slug, "type": spec.type, "isRequired": spec.is_required, "isUnique": spec.is_unique}
     if spec.is_list:
         body["isList"] = True
     if spec.config:

@@ -25,17 +25,7 @@ from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
 from crmctl.write.database import ABANDONED, HEARTBEAT_SECONDS, BatchState, RowState
 from crmctl.write.evidence import Sent
-from crmctl.write.in_flight import (
-    AS_OF,
-    ATTEMPTS,
-    PATIENCE,
-    TICK_SECONDS,
-    WITHOUT_EFFECT,
-    InFlight,
-    SendContext,
-    SentRows,
-    Stopped,
-)
+from crmctl.write.in_flight import AS_OF, ATTEMPTS, PATIENCE, TICK_SECONDS, WITHOUT_EFFECT, InFlight, SendContext, SentRows, Stopped
 from crmctl.write.journal import BEFORE, Journal
 from crmctl.write.reconcile import PARKED_LIMIT, Reconciler, Task
 from crmctl.write.verdicts import REFUSALS, Verdict, disbelieve, judge, refuse_all
