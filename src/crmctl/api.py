@@ -240,6 +240,7 @@ Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = str | Path | Iterable[Row]
 """A file in any format of `crmctl bulk import`, or rows by column name, which are kept on disk during the import."""
 
+Ids: TypeAlias = Iterable[str] | None
 Pairs: TypeAlias = Mapping[str, str] | Sequence[str]
 """`{"COLUMN": "SLUG"}`, or `["COLUMN=SLUG"]` as on the command line."""
 
@@ -301,28 +302,14 @@ class Bulk:
 
     @overload
     def update(
-        self, object_name: str, set: Pairs, ids: Iterable[str] | None = None, *, filter: Filter = (), dry_run: Literal[True], **options: Any
+        self, object_name: str, set: Pairs, ids: Ids = None, *, filter: Filter = (), dry_run: Literal[True], **options: Any
     ) -> UpdatePreview: ...
     @overload
     def update(
-        self,
-        object_name: str,
-        set: Pairs,
-        ids: Iterable[str] | None = None,
-        *,
-        filter: Filter = (),
-        dry_run: Literal[False] = False,
-        **options: Any,
+        self, object_name: str, set: Pairs, ids: Ids = None, *, filter: Filter = (), dry_run: Literal[False] = False, **options: Any
     ) -> ImportResult: ...
     def update(
-        self,
-        object_name: str,
-        set: Pairs,
-        ids: Iterable[str] | None = None,
-        *,
-        filter: Filter = (),
-        dry_run: bool = False,
-        **options: Any,
+        self, object_name: str, set: Pairs, ids: Ids = None, *, filter: Filter = (), dry_run: bool = False, **options: Any
     ) -> UpdatePreview | ImportResult:
         """Give records, by id or filter, the same values without confirmation: `set={"status": "contacted", "address.city": "Rome"}`.
 
@@ -340,9 +327,7 @@ class Bulk:
         self._context.guard_write()
         return update(self._context, request, approve)
 
-    def delete(
-        self, object_name: str, ids: Iterable[str] | None = None, *, filter: Filter = (), dry_run: bool = False, **options: Any
-    ) -> Deletion:
+    def delete(self, object_name: str, ids: Ids = None, *, filter: Filter = (), dry_run: bool = False, **options: Any) -> Deletion:
         """Delete records by id or filter without confirmation; with `dry_run` only count them.
 
         The file `result.summary.backup` keeps their data, and `undo` creates them again; `backup` names another file, `backup=False` keeps

@@ -169,23 +169,21 @@ def parse_links(runtime: Runtime, links: Sequence[str] | None) -> list[tuple[str
 
 def with_links(runtime: Runtime, fields: Json, links: Sequence[tuple[str, str]], send: Callable[[Json], T]) -> T:
     """Return `send(fields with links)`; after a refusal, repeat it if a cached object id has changed."""
-    if not links:
-        return send(fields)
 
-    def resolved() -> list[Json]:
-        return [{"objectId": runtime.directory.object_id(name), "recordId": identity} for name, identity in links]
+    def linked() -> Json:
+        entries = [{"objectId": runtime.directory.object_id(name), "recordId": identity} for name, identity in links]
+        return {**fields, "linkedRecords": entries} if entries else fields
 
-    first = resolved()
+    body = linked()
     try:
-        return send({**fields, "linkedRecords": first})
+        return send(body)
     except (NotFoundError, RejectedError) as error:
-        if error.outcome_unknown:
+        if error.outcome_unknown or not links:
             raise
         runtime.directory.forget()
-        current = resolved()
-        if current == first:
+        if (current := linked()) == body:
             raise
-        return send({**fields, "linkedRecords": current})
+        return send(current)
 
 
 def _participant(runtime: Runtime, members: Callable[[], list[Member]], text: str) -> Json:

@@ -82,7 +82,6 @@ PlainSetOption = Annotated[
 
 
 FileArgument = Annotated[str, argument("FILE|-", "CSV, TSV, JSONL, JSON array, Excel or Parquet; - is stdin.")]
-ModeOption = Annotated[str, option("--mode", "create|upsert", "Create records, or also update those whose id a column holds.")]
 PingOption = Annotated[str | None, advanced("--ping", "URL", "Tell a monitor: URL/start now, URL/EXITCODE at the end.")]
 
 

@@ -25,6 +25,8 @@ AS_TYPED = "none"
 """Region value for sending numbers as written."""
 
 _REGION_HINT = "--default-region GB (or another country) reads it as a number of there, --default-region none sends numbers as they are"
+_PROBLEMS = {0: "no country has this code", 2: "it ends after the prefix for calls abroad", 3: "it is too short", 4: "it is too long"}
+"""Texts for the phone library's NumberParseException."""
 _LENGTHS = {2: "too short", 3: "too long", 5: "of a length that its country does not have"}
 """Texts for the phone library's ValidationResult."""
 
@@ -49,23 +51,6 @@ def check_region(region: str | None) -> str | None:
     return region.upper()
 
 
-def phone_reader(attribute: Attribute, region: str | None, form: Form) -> Callable[[str], Any]:
-    """Return a function from text to the wire value of a phone number, in the form of existing records. The function raises RejectedError.
-
-    A number with a country code needs no `region`, and need only be possible, because numbering plans change. A number completed by the
-    region must be assigned. A JSON object passes unchanged.
-    """
-
-    def read(text: str) -> Any:
-        typed = read_phone(text)
-        if not isinstance(typed, str) or region == AS_TYPED:
-            return typed
-        phone = parse_phone(typed, region)
-        return compose_phone(attribute, phone.e164, phone.extension, form)
-
-    return read
-
-
 def phone_doubt(region: str | None) -> Callable[..., Finding | None]:
     """Return a function that warns of valid numbers that are not assigned."""
 
@@ -80,7 +65,10 @@ def phone_doubt(region: str | None) -> Callable[..., Finding | None]:
 
 @lru_cache(maxsize=4096)
 def parse_phone(text: str, region: str | None) -> Phone:
-    """Parse a number. Raises RejectedError for text that is not a number, and for a national number without a region."""
+    """Parse a number. Raises RejectedError for text that is not a number, and for a national number without a region.
+
+    A number with a country code need only be possible, because numbering plans change. A number completed by the region must be assigned.
+    """
     import phonenumbers as library
 
     is_national = False
@@ -95,7 +83,11 @@ def parse_phone(text: str, region: str | None) -> Phone:
             is_national = True
             number = library.parse(text, region)
     except library.NumberParseException as error:
-        raise RejectedError(f"not a phone number: {_reason(error)}", hint="for example +44 20 7946 0958", code="invalid_phone") from None
+        raise RejectedError(
+            f"not a phone number: {_PROBLEMS.get(error.error_type, 'it cannot be read as one')}",
+            hint="for example +44 20 7946 0958",
+            code="invalid_phone",
+        ) from None
     possible = library.is_possible_number_with_reason(number)
     if possible in _LENGTHS:
         raise RejectedError(f"not a phone number: it is {_LENGTHS[possible]}", hint="for example +44 20 7946 0958", code="invalid_phone")
@@ -104,17 +96,6 @@ def parse_phone(text: str, region: str | None) -> Phone:
         hint = "write the number with its country: +44 20 7946 0958"
         raise RejectedError(f"not a phone number of {region}", hint=hint, code="invalid_phone")
     return Phone(library.format_number(number, library.PhoneNumberFormat.E164), number.extension, is_assigned)
-
-
-def _reason(error: Any) -> str:
-    words = {
-        error.INVALID_COUNTRY_CODE: "no country has this code",
-        error.NOT_A_NUMBER: "it cannot be read as one",
-        error.TOO_SHORT_AFTER_IDD: "it ends after the prefix for calls abroad",
-        error.TOO_SHORT_NSN: "it is too short",
-        error.TOO_LONG: "it is too long",
-    }
-    return words.get(error.error_type, "it cannot be read as one")
 
 
 KEEPS_TEXT = types_with(Trait.KEEPS_BLANKS)
@@ -197,7 +178,15 @@ def text_reader(attribute: Attribute, rules: TextRules, form: Form) -> Reader:
     if attribute.type == AttributeType.CURRENCY and form.keys:
         return lambda text: reshape_money(attribute, read_text(text), form)
     if attribute.type == AttributeType.PHONE_NUMBER:
-        return phone_reader(attribute, rules.region, form)
+
+        def read_number(text: str) -> Any:
+            typed = read_phone(text)
+            if not isinstance(typed, str) or rules.region == AS_TYPED:
+                return typed
+            phone = parse_phone(typed, rules.region)
+            return compose_phone(attribute, phone.e164, phone.extension, form)
+
+        return read_number
     return read_text
 
 

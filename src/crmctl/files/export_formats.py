@@ -106,7 +106,11 @@ _ILLEGAL = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
 def write_parquet(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
     """Write one row group per 5,000 records. A column has the type of its attribute if every value fits it exactly, or else it is text."""
     pyarrow, parquet = require_files_extra("pyarrow"), require_files_extra("pyarrow.parquet")
-    kinds = _kinds(layout, wires)
+    kinds = [kind if kind in _TYPED else "text" for kind in layout.kinds]
+    for wire in wires():
+        for place, value in enumerate(layout.cells(wire)):
+            if kinds[place] != "text" and value is not None and _as(kinds[place], value) is None:
+                kinds[place] = "text"
     types = {"number": pyarrow.float64(), "checkbox": pyarrow.bool_(), "date": pyarrow.date32(), "time": pyarrow.timestamp("us", "UTC")}
     columns = layout.columns or []
     schema = pyarrow.schema([(name, types.get(kind, pyarrow.string())) for name, kind in zip(columns, kinds, strict=True)])
@@ -155,16 +159,6 @@ def write_xlsx(raw: IO[bytes], layout: Layout, wires: Wires) -> None:
     finally:
         sheet.close()
     book.save(raw)
-
-
-def _kinds(layout: Layout, wires: Wires) -> Sequence[str]:
-    """Return the kind of every column: its attribute's type, or text if a value does not fit it."""
-    kinds = [kind if kind in _TYPED else "text" for kind in layout.kinds]
-    for wire in wires():
-        for place, value in enumerate(layout.cells(wire)):
-            if kinds[place] != "text" and value is not None and _as(kinds[place], value) is None:
-                kinds[place] = "text"
-    return kinds
 
 
 _TYPED = ("number", "checkbox", "date", "time")

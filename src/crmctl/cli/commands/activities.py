@@ -22,7 +22,6 @@ VIEW = NOUNS["activities"].view
 NEWEST = "$(crmctl activities list --limit 1 -o ids)"
 PERSON = "$(crmctl records list people --limit 1 -o ids)"
 
-ActivityArgument = Annotated[str, argument("ID", "Id of the activity.")]
 TitleOption = Annotated[str | None, option("--title", "TEXT", "A short title.")]
 SummaryOption = Annotated[str | None, option("--summary", "TEXT", "A longer text.")]
 DateHelp = (
@@ -107,7 +106,7 @@ def create_activity(
 )
 def update_activity(
     runtime: Runtime,
-    activity_id: ActivityArgument,
+    activity_id: Annotated[str, argument("ID", "Id of the activity.")],
     title: TitleOption = None,
     summary: SummaryOption = None,
     date: Annotated[str | None, option("--date", "DATE", DateHelp)] = None,

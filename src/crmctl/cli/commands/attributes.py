@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 app = noun_app("attributes")
 NOUN = NOUNS["attributes"]
 
-AttributeArgument = Annotated[str, argument("ATTR", "Slug or id of the attribute, for example email.")]
-
 
 @app.command("list", examples=["crmctl attributes list people", "crmctl attributes list people --include-inactive --fields slug,type"])
 def list_attributes(
@@ -97,7 +95,7 @@ def create_attribute(
 def update_attribute(
     runtime: Runtime,
     object_name: ObjectArgument,
-    attribute: AttributeArgument,
+    attribute: Annotated[str, argument("ATTR", "Slug or id of the attribute, for example email.")],
     name: Annotated[str | None, option("--name", "NAME", "The new name.")] = None,
     options: Annotated[
         list[str] | None, option("--option", "EDIT", "Of a select: add=NEW, rename=OLD:NEW or retire=OLD; repeatable.")

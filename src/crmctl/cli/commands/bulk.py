@@ -9,7 +9,6 @@ from crmctl.cli.app import CommandApp
 from crmctl.cli.options import (
     FileArgument,
     FilterOption,
-    ModeOption,
     ObjectArgument,
     SetOption,
     StrictOption,
@@ -272,7 +271,7 @@ def inspect_file(
     runtime: Runtime,
     file: FileArgument,
     object_name: Annotated[str | None, option("--object", "OBJECT", "Also propose attributes for the columns.")] = None,
-    mode: ModeOption = "create",
+    mode: Annotated[str, option("--mode", "create|upsert", "Create records, or also update those whose id a column holds.")] = "create",
     duplicates: Annotated[bool, flag("--duplicates", "Also count duplicate rows.")] = False,
     match: Annotated[list[str] | None, option("--match", "EXPR", "Rule for duplicates, as in bulk dedupe; implies --duplicates.")] = None,
     **options: Any,

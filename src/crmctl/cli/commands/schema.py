@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 app = CommandApp("Write objects and attributes down, compare them with a service, apply them.")
 
 FileArgument = Annotated[str, argument("FILE|-", "A schema as crmctl schema pull prints it, JSON or YAML.")]
-PruneOption = Annotated[bool, flag("--prune", "Delete what only the service has, with its data.")]
 
 
 @app.command("pull", examples=["crmctl schema pull -o yaml > schema.yaml", "crmctl schema pull people companies"])
@@ -54,7 +53,11 @@ def diff_schema(
     writes=True,
     examples=["crmctl schema apply schema.yaml --dry-run", "crmctl schema apply schema.yaml"],
 )
-def apply_schema(runtime: Runtime, file: FileArgument, prune: PruneOption = False) -> None:
+def apply_schema(
+    runtime: Runtime,
+    file: FileArgument,
+    prune: Annotated[bool, flag("--prune", "Delete what only the service has, with its data.")] = False,
+) -> None:
     """Create and rename what a schema file says and the service has not.
 
     Nothing is deleted without --prune. Running it again changes nothing more.

@@ -19,7 +19,6 @@ NOUN = NOUNS["workflows"]
 app = noun_app("workflows")
 
 NAME = NOUN.example
-WorkflowArgument = Annotated[str, argument("WORKFLOW", "Id or exact name of the workflow.")]
 WAIT_SECONDS = 300.0
 
 
@@ -34,7 +33,7 @@ WAIT_SECONDS = 300.0
 )
 def run_workflow(
     runtime: Runtime,
-    workflow: WorkflowArgument,
+    workflow: Annotated[str, argument("WORKFLOW", "Id or exact name of the workflow.")],
     data: Annotated[str | None, option("--data", "JSON|@FILE|-", "Input of the run: a JSON object, from a file or from stdin.")] = None,
     wait: Annotated[bool, flag("--wait", "Wait for the run to end, and show it.")] = False,
     wait_timeout: Annotated[float | None, option("--wait-timeout", "SECONDS", "Longest wait for the run; 300 by default.")] = None,
