@@ -360,7 +360,9 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
     records: Sequence[Record] | None = None
     for chunk in chunks(entries, BULK_LIMIT):
         if records is None:
-            records = _new_records(journal, reader)
+            baseline = Baseline.from_document(journal.recall("baseline"))
+            reading = read_newest(reader, baseline, baseline.earliest if baseline is not None else None)
+            records = [record for record in reading.records if reading.complete and (baseline is None or baseline.is_new(record))]
         matches = _match(journal, records, chunk, again)
         checked += len(chunk)
         if matches is None:
@@ -374,13 +376,6 @@ def audit(journal: Journal, reader: Reader, again: Callable[[], Iterable[Entry]]
     if final and not unreadable:
         journal.remember("audited", journal.clock.now())
     return Audit(checked, unreadable, known_duplicates(journal), final)
-
-
-def _new_records(journal: Journal, reader: Reader) -> Sequence[Record]:
-    """Return all records that are newer than the job, or none if they cannot all be read."""
-    baseline = Baseline.from_document(journal.recall("baseline"))
-    reading = read_newest(reader, baseline, baseline.earliest if baseline is not None else None)
-    return [record for record in reading.records if reading.complete and (baseline is None or baseline.is_new(record))]
 
 
 def _match(

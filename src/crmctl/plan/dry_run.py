@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from crmctl.plan.import_plan import ImportPlan, PlannedInput, RowAction, open_in
 from crmctl.plan.import_records import ApplyRequest, given_input, opened_plan, prepared
 from crmctl.plan.job_run import requests_made, seconds_for
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
-from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_path, compare, examples, write_plan
+from crmctl.plan.plan_file import Decision, Decisions, SavedPlan, check_plan_path, compare, write_plan
 from crmctl.plan.requests import ImportRequest, check_places, mirror_of, note_if_empty, resolve_target
 from crmctl.plan.results import FindingLog, rejected_rows
 from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, resolver_of
@@ -332,6 +333,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
     with opened_plan(context, request) as (target, saved, _, planned), Decisions() as now:
         preview = dry_run(context, target, planned, FindingLog(context.listener.report), now)
         differences = compare(saved.decisions(), now)
-        shown = examples(saved.decisions(), SHOWN_ROWS)
+        quiet = (str(RowAction.UNCHANGED), str(RowAction.SKIP))
+        shown = [*islice((decision for decision in saved.decisions() if decision.action not in quiet), SHOWN_ROWS)]
         error = differences.refusal if differences.count else guard.refusal(preview.changes, preview.report.rows)
         return PlanPreview(saved.path, saved, preview, shown, differences.listed, error)

@@ -342,12 +342,13 @@ class FeedBases:
         """Note that an undo may restore the records of a job from now on."""
         self._db.execute("UPDATE written SET undoing = 1 WHERE job = ?", (job,))
 
-    def settle_all(self, open_job: Callable[[str], Journal | None], *, but: str) -> None:
+    def settle_all(self, jobs: Path, clock: Clock, *, but: str) -> None:
         """Update the bases from the journals of all jobs except `but`. For a missing journal, drop the bases its job may have changed."""
         self._is_settled = True
         for (job,) in self._db.execute("SELECT DISTINCT job FROM written WHERE job <> ?", (but,)).fetchall():
-            journal = open_job(job)
-            if journal is None:
+            try:
+                journal = Journal(jobs / job, clock)
+            except CrmctlError:
                 self._lose(job)
                 continue
             with closing(journal):
@@ -510,20 +511,13 @@ def feed_of(journal: Journal, plan: FeedPlan, attributes: Sequence[Attribute]) -
     header, jobs = journal.header, journal.folder.parent
     with closing(FeedBases(jobs.parent, (header.origin, header.object_id, plan.name))) as bases:
         bases.prepare()
-        bases.settle_all(lambda job: _journal_of(jobs / job, journal.clock), but=header.job)
+        bases.settle_all(jobs, journal.clock, but=header.job)
         if journal.state is JobState.CHECKING:
             bases.forget(header.job)
         try:
             yield Feed.of(plan, bases, attributes)
         finally:
             bases.settle(journal)
-
-
-def _journal_of(folder: Path, clock: Clock) -> Journal | None:
-    try:
-        return Journal(folder, clock)
-    except CrmctlError:
-        return None
 
 
 @frozen

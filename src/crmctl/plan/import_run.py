@@ -34,7 +34,7 @@ from crmctl.write.database import BatchState, JobState, RowState
 from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import AS_OF, SendContext, SentRows
 from crmctl.write.jobs import effort
-from crmctl.write.journal import TARGET, Journal, SentBatch, doubtful, entries_of
+from crmctl.write.journal import TARGET, Journal, doubtful, entries_of
 from crmctl.write.reconcile import Reconciler
 from crmctl.write.sender import Delivery, EntrySpool
 
@@ -62,7 +62,10 @@ def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Gener
                 number = numbers[entry.ordinal]
                 gathered[number].append(entry)
                 if len(gathered[number]) == doubts[number].size:
-                    _park(reconciler, doubts[number], gathered.pop(number))
+                    doubt, batch = doubts[number], Batch(tuple(gathered.pop(number)))
+                    if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
+                        raise CrmctlError(f"the rows of batch {number} are not what was sent", code="job_changed")
+                    reconciler.park(Sent(number, batch, doubt.sent_at, known_at=doubt.sent_at), is_resumed=True)
             elif row is None:
                 yield entry
             elif control is not None and control[0] <= entry.ordinal <= control[1]:
@@ -101,13 +104,6 @@ def _last_confirmed(journal: Journal) -> tuple[int, int, float, float] | None:
         if all(numbers.get(ordinal) == batch.number and rows[ordinal].state is RowState.CREATED for ordinal in ordinals):
             return batch.first, batch.last, batch.sent_at, journal.clock.now()
     return None
-
-
-def _park(reconciler: Reconciler, doubt: SentBatch, entries: list[Entry]) -> None:
-    batch = Batch(tuple(entries))
-    if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
-        raise CrmctlError(f"the rows of batch {doubt.number} are not what was sent", code="job_changed")
-    reconciler.park(Sent(doubt.number, batch, doubt.sent_at, known_at=doubt.sent_at), is_resumed=True)
 
 
 SEAL = "rows kept"

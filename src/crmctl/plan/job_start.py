@@ -150,6 +150,8 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
     keys = _key_attributes(plan, planned.attributes)
     path = source.path.absolute()
     sha256, size = file_digest(path, source.name)
+    whole = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
+    unique = next((attribute.slug for attribute in whole if attribute.is_unique and not attribute.is_list), None)
     return Header(
         job=job,
         object=target.object,
@@ -165,7 +167,7 @@ def header_of(target: ImportTarget, planned: PlannedInput, options: JobOptions, 
         created_at=now,
         version=__version__,
         plan=plan.to_document(),
-        unique=_unique_attribute(planned),
+        unique=unique,
         keys=[attribute.slug for attribute in keys],
         key_types=[str(attribute.type) for attribute in keys],
         keeps_overwritten=options.keeps_overwritten,
@@ -226,11 +228,6 @@ def _key_attributes(plan: ImportPlan, attributes: Sequence[Attribute]) -> Sequen
     from crmctl.match.keys import key_rule
 
     return key_rule(plan.mapping.keys, attributes).attributes
-
-
-def _unique_attribute(planned: PlannedInput) -> str | None:
-    attributes = (column.attribute for column in planned.mapping.columns if column.attribute is not None and column.part is None)
-    return next((attribute.slug for attribute in attributes if attribute.is_unique and not attribute.is_list), None)
 
 
 def _register(store: JobStore, folder: Path, header: Header, *, again: bool) -> Journal:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from heapq import merge
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -186,11 +186,6 @@ def fingerprint(data: Mapping[str, Any]) -> str:
     return hashlib.blake2b(jsontext.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
-def examples(decisions: Iterable[Decision], count: int) -> list[Decision]:
-    quiet = (str(RowAction.UNCHANGED), str(RowAction.SKIP))
-    return list(islice((decision for decision in decisions if decision.action not in quiet), count))
-
-
 def _essence(decision: Decision) -> tuple[Any, ...]:
     return decision.action, decision.id, decision.record, decision.payload
 
@@ -264,7 +259,15 @@ def read_plan(path: Path) -> SavedPlan:
 
 def _read(path: Path, file: BinaryIO) -> SavedPlan:
     first = file.readline(LONGEST_HEADER)
-    document = _header_of(path, first)
+    try:
+        document = jsontext.loads(first)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        hint = "crmctl bulk import OBJECT FILE --dry-run --plan PLAN makes one"
+        raise UsageError(f"{path} is not a plan", hint=hint, code="not_a_plan")
+    if document.get("format") != FORMAT:
+        raise UsageError(f"{path} was written by another version of crmctl ({document.get('version')})", code="not_a_plan")
     rows, stated = document.pop("decisions", None), document.pop("checksum", None)
     digest = hashlib.sha256(jsontext.dumps(document, sort_keys=True).encode())
     count = 0
@@ -280,19 +283,6 @@ def _read(path: Path, file: BinaryIO) -> SavedPlan:
         return SavedPlan(path, header, ImportPlan.from_document(header.plan), summary, len(first))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is not a plan", code="not_a_plan") from error
-
-
-def _header_of(path: Path, first: bytes) -> dict[str, Any]:
-    try:
-        document = jsontext.loads(first)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        hint = "crmctl bulk import OBJECT FILE --dry-run --plan PLAN makes one"
-        raise UsageError(f"{path} is not a plan", hint=hint, code="not_a_plan")
-    if document.get("format") != FORMAT:
-        raise UsageError(f"{path} was written by another version of crmctl ({document.get('version')})", code="not_a_plan")
-    return document
 
 
 def check_service(plan: Path, made_for: str, origin: str) -> None:
