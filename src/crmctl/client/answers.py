@@ -96,8 +96,7 @@ def unreadable(answer: Answer, why: str = "an answer that cannot be read") -> Se
     kind = answer.headers.get("content-type", "no content type")
     start = _excerpt(answer.content)
     shown = f": {start}" if start else ", empty body"
-    page = "html" in kind.lower() or start[:1] == "<"
-    hint = WEB_PAGE if page else None
+    hint = WEB_PAGE if "html" in kind.lower() or start[:1] == "<" else None
     return ServiceError(
         f"the service sent {why} (status {answer.status}, {kind}){shown}",
         code="unreadable_answer",
@@ -139,7 +138,14 @@ def refusal(
         hint = "--max-wait SECONDS waits longer"
         return RateLimitedError((message or "too many requests") + wait, hint=hint, retryable=True, retry_after=retry_after, **facts)
     if 300 <= status < 400:
-        return _redirected(answer, not_followed)
+        target = answer.headers.get("location", "").partition("?")[0]
+        text, hint = f"points to {target}; {not_followed}", "if that is where the service lives now, use it as the base URL"
+        if not target:
+            text, hint = "names no other address", "this may be the answer of a proxy or cache: check the base URL"
+        # 301, 307 and 308 ask for the same request elsewhere; 302 and 303 may also answer a finished write.
+        unknown = answer.wrote and status in (302, 303)
+        said = f"the service answers {status} and {text}"
+        return ServiceError(said, code="redirected", status=status, hint=hint, outcome_unknown=unknown)
     if 400 <= status < 500:
         return RejectedError(
             message or f"the service refused the request (status {status}){_shown(answer)}",
@@ -158,21 +164,6 @@ def _is_json(answer: Answer) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _redirected(answer: Answer, not_followed: str) -> ServiceError:
-    target = answer.headers.get("location", "").partition("?")[0]
-    text, hint = f"points to {target}; {not_followed}", "if that is where the service lives now, use it as the base URL"
-    if not target:
-        text, hint = "names no other address", "this may be the answer of a proxy or cache: check the base URL"
-    return ServiceError(
-        f"the service answers {answer.status} and {text}",
-        code="redirected",
-        status=answer.status,
-        hint=hint,
-        # 301, 307 and 308 ask for the same request elsewhere; 302 and 303 may also answer a finished write.
-        outcome_unknown=answer.wrote and answer.status in (302, 303),
-    )
 
 
 def explanation(answer: Answer) -> tuple[str | None, str | None, Any]:

@@ -208,7 +208,6 @@ COMPOSITE_TYPES = frozenset(PART_NAMES)
 
 
 def type_of(name: str | None) -> ValueType:
-    """The row of a type."""
     return TYPES.get(name or "", UNKNOWN)
 
 
@@ -232,7 +231,6 @@ class StoredAttribute:
 
     @cached_property
     def row(self) -> ValueType:
-        """The row of its type."""
         return TYPES[self.type]
 
     @cached_property

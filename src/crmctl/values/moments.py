@@ -40,7 +40,8 @@ class Moment(NamedTuple):
     @property
     def timestamp(self) -> str:
         """The wire form: `2026-05-01T12:00:00Z`."""
-        return _wire(self.at)
+        spec = "milliseconds" if self.at.microsecond else "seconds"
+        return self.at.astimezone(UTC).isoformat(timespec=spec).replace("+00:00", "Z")
 
     @property
     def for_date(self) -> str:
@@ -68,9 +69,10 @@ def read_moment(text: str, now: float) -> Moment:
     try:
         moment = next((moment_read for read in (_iso, _relative, _named) if (moment_read := read(words, present)) is not None), None)
         if moment is not None:
-            _wire(moment)  # beyond the calendar this fails
             has_time = moment.tzinfo is not None or moment.time() != time() or re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
-            return Moment(moment.astimezone(), is_day=not has_time, counts_days=_unit(words) in {*_IN_DAYS, *_MONTHS})
+            dated = Moment(moment.astimezone(), is_day=not has_time, counts_days=_unit(words) in {*_IN_DAYS, *_MONTHS})
+            assert dated.timestamp  # beyond the calendar this fails
+            return dated
     except (ValueError, OverflowError, OSError):
         pass
     if (only := _only_reading(words)) is not None:
@@ -96,12 +98,6 @@ def _unit(words: str) -> str | None:
     """Return the unit of a distance from now; None for any other text."""
     match = _DISTANCE.fullmatch(words.lower())
     return (_UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s"))) if match else None
-
-
-def _wire(moment: datetime) -> str:
-    """Return the wire form. A moment without a zone is local time."""
-    spec = "milliseconds" if moment.microsecond else "seconds"
-    return moment.astimezone(UTC).isoformat(timespec=spec).replace("+00:00", "Z")
 
 
 def _iso(text: str, _present: datetime) -> datetime | None:
