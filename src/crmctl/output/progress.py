@@ -73,7 +73,7 @@ class ProgressDisplay:
             self._started = self.clock.monotonic()
             self._due = self._started + _GAP
             self._ends, self._reckoned = None, self._started
-            if self._draws_bar:
+            if not (self.quiet or self._still) and self.streams.stderr_is_terminal and self.streams.environ.get("TERM") != "dumb":
                 from crmctl.output.progress_bar import Bar
 
                 self._reckon()
@@ -121,10 +121,6 @@ class ProgressDisplay:
             if self._bar is not None:
                 self._bar.close()
                 self._bar = None
-
-    @property
-    def _draws_bar(self) -> bool:
-        return not (self.quiet or self._still) and self.streams.stderr_is_terminal and self.streams.environ.get("TERM") != "dumb"
 
     def _line(self) -> str:
         elapsed = self.clock.monotonic() - self._started

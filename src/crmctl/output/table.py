@@ -50,9 +50,6 @@ class Cells:
     def least(self) -> int:
         return self.natural if self.rigid else min(self.natural, self.short)
 
-    def lines(self, number: int, width: int) -> list[str]:
-        return wrapped(self.texts[number], width) if self.wraps else [self.texts[number]]
-
     @property
     def is_empty(self) -> bool:
         return not any(self.texts)
@@ -163,7 +160,9 @@ SHORT_ID = 8
 
 def _cells(rows: list[Item], column: Column, view: View, how: Rendering) -> Cells:
     values = [value_at(row, column.path) for row in rows]
-    kind = "number" if column.kind == "text" and (_are_numbers(values) or are_money(values)) else column.kind
+    types = {type(value) for value in values if value is not None}
+    are_numbers = bool(types) and types <= {int, float}
+    kind = "number" if column.kind == "text" and (are_numbers or are_money(values)) else column.kind
     texts = [shown(value, kind, how) for value in values]
     if view.has_short_ids and kind in ("id", "reference"):
         texts = short_ids(texts, how)
@@ -194,12 +193,6 @@ def short_ids(texts: list[str], how: Rendering) -> list[str]:
     return [text[-SHORT_ID:] if is_uuid(text) else text for text in texts]
 
 
-def _are_numbers(values: Iterable[Any]) -> bool:
-    """Whether all values are numbers, apart from missing ones."""
-    kinds = {type(value) for value in values if value is not None}
-    return bool(kinds) and kinds <= {int, float}
-
-
 def _table(rows: list[Item], view: View, how: Rendering) -> str:
     columns = [_cells(rows, column, view, how) for column in view.columns]
     if how.chosen and len(columns) > 1 and not fits(columns, how.width):
@@ -213,7 +206,8 @@ def _table(rows: list[Item], view: View, how: Rendering) -> str:
     header = GAP.join(pad(clean(column.header), width, column.right) for column, width in zip(kept, widths, strict=True))
     lines = [how.paint(header.rstrip(), "header")]
     for number in range(len(rows)):
-        cells = [column.lines(number, width) for column, width in zip(kept, widths, strict=True)]
+        texts = ((column.texts[number], column.wraps, width) for column, width in zip(kept, widths, strict=True))
+        cells = [wrapped(text, width) if wraps else [text] for text, wraps, width in texts]
         for parts in zip_longest(*cells, fillvalue=""):
             padded = (pad(part, width, column.right) for part, column, width in zip(parts, kept, widths, strict=True))
             lines.append(GAP.join(padded).rstrip())
