@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import parse_qsl, quote
 
@@ -37,7 +36,8 @@ def routes(context: Context) -> list[NamedRoute]:
         permit: Permit = await run_in_threadpool(context.engine.read, lambda tx: read_permit(tx, bucket, path, query, now=now))
         content_type = _content_type(request)
         try:
-            size = await _receive(context, request, permit, lambda: disk.receive(bucket, path, content_type, _declared(request)))
+            incoming = await run_in_threadpool(disk.receive, bucket, path, content_type, _declared(request))
+            size = await _receive(context, request, permit, incoming)
         except OSError as error:
             raise Unavailable(f"the file could not be stored: {reason(error)}") from error
         return JsonAnswer({"publicUrl": public_url(context.settings, bucket, path), "contentType": content_type, "size": size})
@@ -66,13 +66,11 @@ def _content_type(request: Request) -> str:
     return content_type
 
 
-async def _receive(context: Context, request: Request, permit: Permit, begin: Callable[[], Incoming]) -> int:
+async def _receive(context: Context, request: Request, permit: Permit, incoming: Incoming) -> int:
     """Write the body to disk, use up the permit, and return the size in bytes."""
-    chunks = body_chunks(request, permit.limit, context.settings.body_timeout)
-    incoming = await run_in_threadpool(begin)
     try:
         size, waiting = 0, bytearray()
-        async for chunk in chunks:
+        async for chunk in body_chunks(request, permit.limit, context.settings.body_timeout):
             waiting += chunk
             size += len(chunk)
             if len(waiting) >= CHUNK:

@@ -132,7 +132,10 @@ def plan_report(tx: Tx, definition: ReportDefinition, schema: Schema) -> Plan:
         raise BadRequest(f"two columns of the results are called {repeated}", {"field": "columns"})
     order: tuple[str | None, bool] = (None, False)
     if sort := definition.sort:
-        _check_sort(schema, sort.field, names, grouped=grouped)
+        if grouped and sort.field not in names:
+            raise BadRequest(f"sort.field must be one of: {', '.join(names)}", {"field": "sort.field"})
+        if not grouped and sort.field not in SORTABLE_FIELDS and _attribute(schema, sort.field, "sort.field").holds_many:
+            raise BadRequest(f"sort.field: {sort.field} holds several values and cannot be sorted by", {"field": "sort.field"})
         order = sort.field, sort.order == "desc"
     limit = definition.limit or DEFAULT_LIMIT
     return Plan(schema, conditions, names, group, definition.group_period, measures, money, currency, *order, limit)
@@ -167,15 +170,6 @@ def _measure(schema: Schema, definition: MeasureDefinition) -> Measure:
         kinds = "numbers and currencies" if len(_MEASURED[function]) == 1 else "numbers, currencies and dates"
         raise BadRequest(f"measures: {function} takes {kinds} only, and {slug} is of type {attribute.type}", {"field": "measures"})
     return Measure(f"{function}_{slug}", function, attribute)
-
-
-def _check_sort(schema: Schema, field: str, names: Sequence[str], *, grouped: bool) -> None:
-    if grouped:
-        if field not in names:
-            raise BadRequest(f"sort.field must be one of: {', '.join(names)}", {"field": "sort.field"})
-        return
-    if field not in SORTABLE_FIELDS and _attribute(schema, field, "sort.field").holds_many:
-        raise BadRequest(f"sort.field: {field} holds several values and cannot be sorted by", {"field": "sort.field"})
 
 
 def _attribute(schema: Schema, slug: str, field: str) -> StoredAttribute:

@@ -16,7 +16,7 @@ from crmctl.service.store.change_log import differ
 from crmctl.service.store.keys import get_value
 from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, allowing
-from crmctl.service.store.tx import MAX_IN, Stamp, Tx, all_in, optional_to_wire, to_micros, to_wire
+from crmctl.service.store.tx import MAX_IN, Stamp, Tx, all_in, to_micros, to_wire
 from crmctl.values.projection import Projection, project
 from crmctl.values.value_readers import Invalid, canonical_uuid
 
@@ -77,7 +77,8 @@ def read_history(tx: Tx, object_id: str, record_id: str, limit: int = 50, offset
             recorded.append(about | {"changes": _differences(before, data)})
         data = before
     is_whole = bool(changes) and changes[-1].type == change_log.CREATED and changes[-1].before is None
-    return History(recorded, len(changes), None if is_whole else optional_to_wire(known_since(tx)))
+    since = None if is_whole else known_since(tx)
+    return History(recorded, len(changes), None if since is None else to_wire(since))
 
 
 def changed_at(tx: Tx, object_id: str, at: int, actor: str | None) -> list[tuple[str, str, bool]]:

@@ -145,11 +145,8 @@ class Schema:
 
     @cached_property
     def unique(self) -> tuple[StoredAttribute, ...]:
-        return tuple(attribute for attribute in self.attributes.values() if attribute.is_unique)
-
-    @cached_property
-    def holding_unique(self) -> tuple[StoredAttribute, ...]:
-        return (*self.unique, *(attribute for attribute in self.inactive.values() if attribute.is_unique))
+        """The unique attributes, inactive ones included."""
+        return tuple(attribute for attribute in self.every.values() if attribute.is_unique)
 
     @cached_property
     def required(self) -> tuple[StoredAttribute, ...]:

@@ -155,7 +155,7 @@ class Writing:
 
     def prepare(self, changes: Sequence[RecordChange]) -> None:
         """Read everything besides the loaded records that the changes are checked against, in one query per kind."""
-        for attribute in self._schema.holding_unique:
+        for attribute in self._schema.unique:
             keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
             sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
             self._owners.update({(attribute.number, key): owner for key, owner in all_in(self._tx, sql, keys, [attribute.number])})
@@ -167,7 +167,7 @@ class Writing:
 
     def load(self, record_ids: Iterable[str]) -> dict[str, StoredRecord]:
         """Return the existing records of these canonical ids by id, locked for this transaction."""
-        unique = self._schema.holding_unique
+        unique = self._schema.unique
         columns = "".join(f", {record_tables.column(attribute)}" for attribute in unique)
         sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}} "
         # In one order, so that two requests for the same records do not deadlock.
@@ -254,13 +254,13 @@ class Writing:
                     raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
 
     def _check_unique(self, change: RecordChange, record: StoredRecord) -> None:
-        for attribute in self._schema.holding_unique:
+        for attribute in self._schema.unique:
             for key in change.projections.get(attribute.slug, EMPTY).keys:
                 if self._owners.get((attribute.number, key), record.id) != record.id:
                     raise Conflict(f"{attribute.slug} must be unique, and another record has this value", {"slug": attribute.slug})
 
     def _take_keys(self, change: RecordChange, record: StoredRecord) -> None:
-        for attribute in self._schema.holding_unique:
+        for attribute in self._schema.unique:
             projection = change.projections.get(attribute.slug)
             if projection is None:
                 continue

@@ -263,10 +263,6 @@ def _second(seconds: int) -> str:
     return (_NAIVE_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
-def optional_to_wire(micros: int | None) -> str | None:
-    return None if micros is None else to_wire(micros)
-
-
 def micros_of(when: datetime) -> int:
     return (when.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
