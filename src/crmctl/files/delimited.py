@@ -120,11 +120,15 @@ def _read_quoted(line: str, lines: Iterator[str], delimiter: str, first: int) ->
                 raise RejectedError(f"{problem.message}{limit}", hint=problem.hint, code=problem.code, details={"line": first})
             yield text
 
-    taken = take()
-    cells = next(csv.reader(taken, delimiter=delimiter))
-    flaw, problem = _flaw(raw, delimiter), None
+    taken, flaw, problem = take(), 0, None
+    reader = csv.reader(taken, delimiter=delimiter, strict=True)
+    try:
+        cells = next(reader)
+    except csv.Error:
+        flaw = reader.line_num
+        cells = next(csv.reader(chain([*raw], taken), delimiter=delimiter))
     unpaired = sum(text.count(QUOTE) for text in raw) % 2 == 1
-    if flaw and _flaw([*raw, QUOTE], delimiter) is None:
+    if flaw and _is_valid([*raw, QUOTE], delimiter):
         problem = _unclosed(raw, delimiter, first)
     elif flaw:
         message = f"text after a closing quote on line {first + flaw - 1}"
@@ -138,14 +142,12 @@ def _read_quoted(line: str, lines: Iterator[str], delimiter: str, first: int) ->
     return QuotedRecord(first, first + len(raw) - 1, "".join(raw).rstrip("\r\n"), cells, problem)
 
 
-def _flaw(lines: Sequence[str], delimiter: str) -> int | None:
-    """Return the number of the first line, from 1, on which a quote is wrong."""
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+def _is_valid(lines: Sequence[str], delimiter: str) -> bool:
     try:
-        deque(reader, maxlen=0)
+        deque(csv.reader(lines, delimiter=delimiter, strict=True), maxlen=0)
     except csv.Error:
-        return reader.line_num
-    return None
+        return False
+    return True
 
 
 def _is_torn(line: str, delimiter: str) -> bool:
