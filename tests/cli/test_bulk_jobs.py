@@ -100,24 +100,25 @@ def test_undo_deletes_the_parents_it_created_unless_others_use_them(crm: Running
     run_here("records", "create", "companies", "--set", "name=Umbrella").ok()
     umbrella = run_here("records", "list", "companies").ok().json()[0]["id"]
     run_here("records", "create", "people", "--set", "email=old@x.com", "--set", f"company={umbrella}").ok()
-    write("people.csv", "Email,Company\na@x.com,Acme\nb@x.com,Umbrella\nold@x.com,Acme\nc@x.com,Used\nd@x.com,Edited\n")
+    write("people.csv", "Email,Company\na@x.com,Acme\nb@x.com,Umbrella\nold@x.com,Acme\nc@x.com,Used\nd@x.com,Edited\ne@x.com,Dealt\n")
     options = ("--key", "email", "--ref", "company=companies.name", "--on-missing-ref", "create")
     job = str(run_here("bulk", "import", "people", "people.csv", *options).ok().json()["job"])
     made = {record["data"]["name"]: record["id"] for record in run_here("records", "list", "companies").ok().json()}
-    assert set(made) == {"Umbrella", "Acme", "Used", "Edited"}
+    assert set(made) == {"Umbrella", "Acme", "Used", "Edited", "Dealt"}
+    run_here("records", "create", "deals", "--set", "name=Big", "--set", f"company={made['Dealt']}").ok()
     run_here("records", "create", "people", "--set", "email=late@x.com", "--set", f"company={made['Used']}").ok()
     run_here("records", "update", "companies", made["Edited"], "--set", "domain=edited.org").ok()
     shown = run_here("bulk", "undo", job, "--dry-run").ok().json()
-    assert (shown["found"], shown["restorable"], shown["parents"], shown["conflicts"]) == (4, 1, 2, 0)
+    assert (shown["found"], shown["restorable"], shown["parents"], shown["conflicts"]) == (5, 1, 3, 0)
     done = run_here("bulk", "undo", job, "--yes").exits(10).json()
-    assert (done["deleted"], done["restored"], done["parentsDeleted"], done["parentsKept"]) == (4, 1, 1, 2)
-    assert set(done["rows"]["parents"]) == {made["Used"], made["Edited"]}
+    assert (done["deleted"], done["restored"], done["parentsDeleted"], done["parentsKept"]) == (5, 1, 1, 3)
+    assert set(done["rows"]["parents"]) == {made["Used"], made["Edited"], made["Dealt"]}
     left = run_here("records", "list", "companies").ok().json()
-    assert {record["data"]["name"] for record in left} == {"Umbrella", "Used", "Edited"}
+    assert {record["data"]["name"] for record in left} == {"Umbrella", "Used", "Edited", "Dealt"}
     people = {record["data"]["email"]: record["data"].get("company") for record in run_here("records", "list", "people").ok().json()}
     assert people == {"old@x.com": umbrella, "late@x.com": made["Used"]}
     again = run_here("bulk", "undo", job, "--yes").exits(10).json()
-    assert (again["deleted"], again["restored"], again["parentsDeleted"], again["parentsKept"]) == (0, 0, 0, 2)
+    assert (again["deleted"], again["restored"], again["parentsDeleted"], again["parentsKept"]) == (0, 0, 0, 3)
 
 
 def test_undo_of_rows_that_refer_to_one_another(crm: RunningService) -> None:

@@ -110,9 +110,8 @@ class Undo(UndoReport):
     @property
     def expected(self) -> int:
         """The estimated number of requests from now on."""
-        parents = self.parents.found if self.parents is not None else 0
-        looks = parents - (-parents // BULK_LIMIT) + bool(self.restorable)
-        return write_requests(self.found) + write_requests(self.restorable) + looks
+        parents = self.parents.requests if self.parents is not None else 0
+        return write_requests(self.found) + write_requests(self.restorable) + parents + bool(self.restorable)
 
     def to_document(self) -> dict[str, Any]:
         deleted, restored, parents = self.deleted or StepOutcome(), self.restored or StepOutcome(), self.parents
@@ -193,8 +192,8 @@ def _undo(
     unlinked = references.is_unlinked if references is not None else lambda _: False
     attributes = context.directory.attributes(job.journal.header.object_id)
     with closing(job.journal) as journal, closing(job.input), journal.hold(), SeenIds() as ids, Updates(attributes, unlinked) as updates:
-        parents = Parents(job, attributes, clock)
-        parents.find(service)
+        parents = Parents(job, clock)
+        parents.find(context)
         reader = Reader(service, journal.header.object_id, singly=lists is Lists.STALE)
         written = WrittenRecords(journal, written_rows(job, clock), ids, updates, parents, request.include_changed, reader.singly)
         plan = plan_undo(written, reader, context.listener.progress.note)

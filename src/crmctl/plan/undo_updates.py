@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from crmctl.bulk_context import Progress
+from crmctl.bulk_context import BulkContext, Progress
 from crmctl.client.crm import Crm
 from crmctl.clock import Clock
 from crmctl.errors import CrmctlError, PartialError, RejectedError
@@ -19,12 +19,13 @@ from crmctl.files.validation import Entry
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.references import ParentGroup
 from crmctl.models import jsontext
-from crmctl.models.resources import BULK_LIMIT, Attribute, AttributeType, Record
+from crmctl.models.resources import BULK_LIMIT, Attribute, Record
 from crmctl.plan import relations
 from crmctl.plan.audit import StoredValues
 from crmctl.plan.import_run import rows_of
 from crmctl.plan.job_start import ImportJob
 from crmctl.plan.relations import FOLDER
+from crmctl.plan.requests import referring_attributes
 from crmctl.plan.results import service_words
 from crmctl.read.read_back import Reader
 from crmctl.read.records import Cost, announced, fetch, find, read_singly
@@ -278,11 +279,17 @@ TRIED = 3
 
 @dataclass
 class _Group:
-    """Parents of one object: the ids to delete and the folder of their journal."""
+    """Parents of one object: the folder of their journal, the ids to delete, and the attributes that may name them, by object id."""
 
     parents: ParentGroup
     folder: Path
     ids: list[str] = field(default_factory=list)
+    referring: Mapping[str, Sequence[Attribute]] = field(default_factory=dict)
+
+    @property
+    def looks(self) -> int:
+        """The number of requests that ask who refers to these parents."""
+        return len(self.ids) * sum(len(attributes) for attributes in self.referring.values())
 
 
 @dataclass
@@ -294,7 +301,6 @@ class Parents:
     """
 
     job: ImportJob
-    attributes: Sequence[Attribute]
     clock: Clock
     edited: list[str] = field(default_factory=list)
     used: list[str] = field(default_factory=list)
@@ -307,8 +313,13 @@ class Parents:
     def found(self) -> int:
         return sum(len(group.ids) for group in self._groups)
 
-    def find(self, service: Crm) -> None:
-        """Find the current state of the parents the job created. Raises read errors."""
+    @property
+    def requests(self) -> int:
+        """The number of requests that it takes to delete the parents, and to see before that nothing refers to them."""
+        return sum(group.looks - (-len(group.ids) // BULK_LIMIT) for group in self._groups)
+
+    def find(self, context: BulkContext) -> None:
+        """Find the current state of the parents the job created, and what may refer to them. Raises read errors."""
         references, folder = self.job.input.references, self.job.journal.folder
         if references is None:
             return
@@ -323,12 +334,14 @@ class Parents:
                     row = phase.row(place)
                     if record_id is not None and row is not None and row.state is RowState.CREATED and not is_undone(phase, record_id):
                         created.setdefault(record_id.lower(), data)
-                reader = Reader(service, parents.reference.object_id)
+                reader = Reader(context.service, parents.reference.object_id)
                 stored = StoredValues(reader)
                 facts = {record.id: stored.compare(record, created[record.id.lower()]) for record in find(reader, created)}
                 for record_id, differences in facts.items():
                     (self.edited if stored.is_edited(differences) else group.ids).append(record_id)
-                if not phase.recall(FILTER_WORKS) and any(self._is_used(service, group, record_id) for record_id in group.ids[:TRIED]):
+                group.referring = referring_attributes(context, parents.reference.object_id) if group.ids else {}
+                tried = (_is_used(context.service, group, record_id, refused=False) for record_id in group.ids[:TRIED])
+                if not phase.recall(FILTER_WORKS) and any(tried):
                     phase.remember(FILTER_WORKS, True)
 
     def delete(self, service: Crm, progress: Progress) -> None:
@@ -337,7 +350,7 @@ class Parents:
             with closing(Journal(group.folder, self.clock)) as phase, SeenIds() as ids:
                 try:
                     for record_id in group.ids:
-                        if phase.recall(FILTER_WORKS) and not self._is_used(service, group, record_id):
+                        if phase.recall(FILTER_WORKS) and not _is_used(service, group, record_id, refused=True):
                             ids.add(record_id)
                         else:
                             self.used.append(record_id)
@@ -351,20 +364,16 @@ class Parents:
                 self.failed += done.left
                 self.error = self.error or done.error
 
-    def _is_used(self, service: Crm, group: _Group, record_id: str) -> bool:
-        """Whether a record of the imported object refers to this parent. Raises read errors."""
-        target = group.parents.reference.object_id
-        slugs = [
-            attribute.slug
-            for attribute in self.attributes
-            if attribute.type == AttributeType.REFERENCE and attribute.target_object_id in (None, target)
-        ]
-        for slug in slugs:
-            condition = Condition(slug, Operator.EQUALS, record_id)
+
+def _is_used(service: Crm, group: _Group, record_id: str, *, refused: bool) -> bool:
+    """Whether a record of any object refers to this parent; `refused` if the service refuses the question. Raises read errors."""
+    for object_id, attributes in group.referring.items():
+        for attribute in attributes:
+            condition = Condition(attribute.slug, Operator.EQUALS, record_id)
             try:
-                page = service.list_records(self.job.journal.header.object_id, filters=[condition], limit=1)
+                page = service.list_records(object_id, filters=[condition], limit=1)
             except RejectedError:
-                return False  # a refused filter counts like one that finds nothing
-            if any(record_id.lower() in jsontext.dumps(record.data.get(slug)).lower() for record in page.items):
+                return refused
+            if any(record_id.lower() in jsontext.dumps(record.data.get(attribute.slug)).lower() for record in page.items):
                 return True
-        return False
+    return False
