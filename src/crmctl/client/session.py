@@ -306,7 +306,14 @@ class Session:
         while True:
             attempt += 1
             slot = self._budget.acquire(max(0.0, self.max_wait - (self.clock.monotonic() - started)))
-            result = self._try(call, slot, watch)
+            result: Answer | NetworkError
+            try:
+                result = self._try(call, slot, watch)
+            except (NetworkError, ServiceError) as error:
+                if not isinstance(error, NetworkError) or not self._may_pass(error):
+                    self._final(error, call)
+                    raise
+                result = error
             if result.status == 401 and not is_renewed:
                 is_renewed = True
                 if (again := self._keys.renewed(call.request)) is not None:
@@ -327,8 +334,13 @@ class Session:
                 watch.refused()
             self._pause(wait, result.status)
 
-    def _try(self, call: _Call, slot: int, watch: AttemptObserver | None) -> Answer | NetworkError:
-        """Make one attempt and tell the budget how it ended. Return the answer, or a failure that may pass; raises any other."""
+    def _may_pass(self, error: NetworkError) -> bool:
+        """Whether another attempt may get an answer."""
+        # A service that this process never reached is more likely down or misspelt than about to answer.
+        return error.retryable and (self._is_reached or error.code != "connection_failed")
+
+    def _try(self, call: _Call, slot: int, watch: AttemptObserver | None) -> Answer:
+        """Make one attempt, tell the budget how it ended, and return the answer. Raises NetworkError and ServiceError."""
         started, request = self.clock.monotonic(), call.request
         self._log_message(">", f"{request.method} {request.url[len(urljoin(request.url, '/')) - 1 :]}", request.headers, request.body)
         try:
@@ -339,10 +351,6 @@ class Session:
             self._budget.lost(slot, never_sent=not error.outcome_unknown)
             error.outcome_unknown = error.outcome_unknown and not call.reads
             self._debug(f"< no answer after {self.clock.monotonic() - started:.3f} s: {error.message}")
-            # A service that this process never reached is more likely down or misspelt than about to answer.
-            if isinstance(error, NetworkError) and error.retryable and (self._is_reached or error.code != "connection_failed"):
-                return error
-            self._final(error, call)
             raise
         except BaseException as error:
             self._budget.lost(slot, never_sent=False)

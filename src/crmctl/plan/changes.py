@@ -25,7 +25,16 @@ from crmctl.models import jsontext
 from crmctl.models.findings import Finding
 from crmctl.models.ids import check_choice, is_uuid
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT, Attribute, Record
-from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, RowAction, before_image, finding_of_merge, open_input
+from crmctl.plan.import_plan import (
+    Guard,
+    ImportPlan,
+    PlannedInput,
+    RowAction,
+    before_image,
+    finding_of_merge,
+    open_input,
+    unexpected_changes,
+)
 from crmctl.plan.job_run import JobHooks, requests_made, run_or_leave_nothing, seconds_for
 from crmctl.plan.job_start import ImportRun, ImportTarget, JobOptions, start_import, temporary_input, temporary_table
 from crmctl.plan.requests import GuardedRequest, check_places, resolve_target, sample_records, store_of
@@ -284,7 +293,9 @@ def preview_update(context: BulkContext, request: UpdateRequest) -> UpdatePrevie
         forecast, findings = ChangeForecast(request.object, target.attributes), FindingLog(context.listener.report)
         first = _compare(planned, records, forecast, findings)
     reads = requests_made(context)
-    error = rejected_rows(forecast.rejected) if forecast.rejected else guard.refusal(forecast.changes, forecast.rows)
+    error = rejected_rows(forecast.rejected) if forecast.rejected else None
+    if error is None and (problem := guard.problem(forecast.changes, forecast.rows)) is not None:
+        error = unexpected_changes(problem, forecast.changes)
     return UpdatePreview(target.object_id, forecast, first, reads, seconds_for(context, reads + forecast.requests), findings, error)
 
 

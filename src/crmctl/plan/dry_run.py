@@ -24,7 +24,7 @@ from crmctl.match.references import ParentGroup
 from crmctl.models.findings import Finding
 from crmctl.models.resources import BULK_LIMIT, PAGE_LIMIT
 from crmctl.plan.feed import Feed, FeedBases
-from crmctl.plan.import_plan import ImportPlan, PlannedInput, RowAction, open_input
+from crmctl.plan.import_plan import ImportPlan, PlannedInput, RowAction, open_input, unexpected_changes
 from crmctl.plan.import_records import ApplyRequest, given_input, opened_plan, prepared
 from crmctl.plan.job_run import requests_made, seconds_for
 from crmctl.plan.job_start import ImportTarget, JobOptions, header_of, with_references
@@ -288,7 +288,8 @@ def _predict(context: BulkContext, request: ImportRequest, target: ImportTarget,
         decisions = stack.enter_context(Decisions()) if request.plan_path is not None else None
         preview = dry_run(context, target, planned, findings, decisions)
         invalid = rejected_rows(preview.report.rejected) if preview.report.rejected else None
-        unexpected = request.guard().refusal(preview.changes, preview.report.rows)
+        problem = request.guard().problem(preview.changes, preview.report.rows)
+        unexpected = unexpected_changes(problem, preview.changes) if problem is not None else None
         stopped = unexpected is not None or preview.report.is_fatal or (invalid is not None and plan.stop_on_error)
         saved: Path | None = None
         if decisions is not None and request.plan_path is not None and not stopped:
@@ -335,5 +336,7 @@ def preview_plan(context: BulkContext, request: ApplyRequest) -> PlanPreview:
         differences = compare(saved.decisions(), now)
         quiet = (str(RowAction.UNCHANGED), str(RowAction.SKIP))
         shown = [*islice((decision for decision in saved.decisions() if decision.action not in quiet), SHOWN_ROWS)]
-        error = differences.refusal if differences.count else guard.refusal(preview.changes, preview.report.rows)
+        error = differences.refusal if differences.count else None
+        if error is None and (problem := guard.problem(preview.changes, preview.report.rows)) is not None:
+            error = unexpected_changes(problem, preview.changes)
         return PlanPreview(saved.path, saved, preview, shown, differences.listed, error)

@@ -247,11 +247,11 @@ class Guard:
 
     def check(self, changes: int, rows: int) -> None:
         """Raise RejectedError if writing `changes` of `rows` rows breaks the limit."""
-        if (refusal := self.refusal(changes, rows)) is not None:
-            raise refusal
+        if (problem := self.problem(changes, rows)) is not None:
+            raise unexpected_changes(problem, changes)
 
-    def refusal(self, changes: int, rows: int) -> RejectedError | None:
-        """Return the error of `check`."""
+    def problem(self, changes: int, rows: int) -> str | None:
+        """Return how the limit is broken."""
         most = None if self.most is None else self.most * rows / 100 if self.percent else self.most
         if self.expect is not None and changes != self.expect:
             limit = f"--expect says {self.expect:,}"
@@ -259,6 +259,10 @@ class Guard:
             limit = f"--max-changes allows {f'{self.most:g}%' if self.percent else f'{self.most:,.0f}'}"
         else:
             return None
-        message = f"{changes:,} of {rows:,} rows would be written, {limit}; nothing was sent"
-        hint = "--dry-run shows what would be done"
-        return RejectedError(message, hint=hint, code="unexpected_changes", details={"changes": changes})
+        return f"{changes:,} of {rows:,} rows would be written, {limit}; nothing was sent"
+
+
+def unexpected_changes(problem: str, changes: int) -> RejectedError:
+    """Return the error for a job that would write more or other rows than expected."""
+    hint = "--dry-run shows what would be done"
+    return RejectedError(problem, hint=hint, code="unexpected_changes", details={"changes": changes})
