@@ -23,7 +23,6 @@ from typer.main import get_command_from_info as build_command
 from crmctl.cli.options import ADVANCED, WIDEST, common_options, shared_option
 from crmctl.cli.registry import BY_NAME, COMMANDS, extra_hint, option_hint, way_out
 from crmctl.cli.runtime import Runtime
-from crmctl.config.settings import parse_bool
 from crmctl.errors import CrmctlError, ExitCode, InterruptedByUser, UsageError, storage_error
 from crmctl.output.streams import Streams
 
@@ -108,10 +107,16 @@ def _with_reader(parameter: Any) -> Any:
     return parameter
 
 
+def _read_bool(text: str) -> bool:
+    from crmctl.config.settings import parse_bool
+
+    return parse_bool(text)
+
+
 _KINDS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, "a whole number"),
     float: (float, "a number"),
-    bool: (parse_bool, "true or false"),
+    bool: (_read_bool, "true or false"),
     Path: (Path, "a path"),
 }
 
