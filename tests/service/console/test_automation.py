@@ -248,10 +248,10 @@ def test_a_chart_shows_every_figure() -> None:
     assert draw("t", [("a", 10**400, "")] * 2) is None
 
 
-def test_a_line_chart_has_both_ends_as_axis_and_points_placed_by_time() -> None:
+def test_a_line_chart_has_round_steps_and_points_placed_by_time() -> None:
     line = draw_line("t", [("2026-Q4", 67, "67"), ("2026-Q1", -20, "-20"), ("2026-Q2", 0, "0")])
     assert line is not None
-    assert [text for _, text in line.ticks] == ["-20", "67"]
+    assert [text for _, text in line.ticks] == ["-20", "0", "20", "40", "60", "80"]
     assert [mark.label for mark in line.marks] == ["Q1 2026", "Q2 2026", "Q4 2026"]
     assert [round(mark.x) for mark in line.marks] == [0, 33, 100]
     days = [first_day(text) for text in ("2026", "2026-01", "2026-W02", "2026-02-01", "2026-02-01T23:00:00Z")]

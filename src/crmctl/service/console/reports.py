@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from math import floor, log10
 from typing import Any, get_args
 
 from crmctl.frozen import frozen
 from crmctl.models.field_paths import delimited_row
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
-from crmctl.service.console.cells import cells_of, first_day, grouped, is_numeric, reference_target, value_text
+from crmctl.service.console.cells import cells_of, first_day, is_numeric, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_report
@@ -70,15 +71,15 @@ def draw_line(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | Non
     low, high = _ends([value for _, _, value, _ in shown])
     if len(shown) < 2 or low == high or shown[0][0] == shown[-1][0]:
         return None
-    first, last = shown[0][0], shown[-1][0]
+    first, last, steps = shown[0][0], shown[-1][0], _steps(low, high)
 
     def height(value: float) -> float:
-        return LINE - 30 - (value - low) * (LINE - 50) / (high - low)
+        return LINE - 30 - (value - steps[0]) * (LINE - 50) / (steps[-1] - steps[0])
 
     marks = [
         ChartMark(value_text(AttributeType.DATE, on), text, 100 * (at - first) / (last - first), height(v)) for at, on, v, text in shown
     ]
-    return Chart(title, marks, [(height(value), grouped(value)) for value in (low, high)], LINE, len(groups) - len(shown))
+    return Chart(title, marks, [(height(step), _short(step)) for step in steps], LINE, len(groups) - len(shown))
 
 
 def _is_drawable(value: Any) -> bool:
@@ -87,6 +88,25 @@ def _is_drawable(value: Any) -> bool:
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
     return min(0.0, *values, 0.0), max(0.0, *values, 0.0)
+
+
+def _steps(low: float, high: float) -> list[float]:
+    """Return four to eight round numbers around both ends."""
+    raw = (high - low) / 5
+    power = 10.0 ** floor(log10(raw))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
+    first = floor(low / step)
+    count = 1
+    while (first + count) * step < high:
+        count += 1
+    return [(first + index) * step for index in range(count + 1)]
+
+
+def _short(value: float) -> str:
+    for size, mark in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{mark}"
+    return f"{value:.3g}"
 
 
 FUNCTIONS = {"count": "Number of records", "sum": "Sum of", "avg": "Average of", "min": "Minimum", "max": "Maximum"}
