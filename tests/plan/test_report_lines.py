@@ -69,6 +69,11 @@ def test_findings_on_their_lines(here: Path, name: str, content: str | bytes, ex
     assert places(report(name).out) == expected
 
 
+def test_an_unknown_key_of_json_lines_names_no_wrong_line(here: Path) -> None:
+    (here / "keys.jsonl").write_text('{"email":"a@x.io"}\n{"email":"b@x.io","scroe":1}\n')
+    assert run_here("bulk", "import", "people", "keys.jsonl").exits(2).error()["details"] == {"columns": ["scroe"]}
+
+
 def test_rows_of_a_sheet(here: Path) -> None:
     """Empty, hidden and merged rows count: the line is the number that Excel shows."""
     book = openpyxl.Workbook()

@@ -212,7 +212,7 @@ def open_input(plan: ImportPlan, path: Path, name: str, attributes: Sequence[Att
         if plan.feed is not None and (changed := [column.label for column in mapping.columns if column.changes_items]):
             raise UsageError(f"a feed compares whole lists, and {changed[0]!r} changes items of one", hint="give the whole list")
     except CrmctlError as error:
-        if error.details is None or isinstance(error.details, dict):
+        if source.dialect.format.is_delimited and (error.details is None or isinstance(error.details, dict)):
             error.details = {"line": source.dialect.header_line, **(error.details or {})}
         raise
     return PlannedInput(source, mapping, attributes, plan.values, plan)
