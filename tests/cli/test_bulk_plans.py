@@ -47,6 +47,16 @@ def refused(*arguments: str, code: int, changed: str) -> str:
     return str(error["message"])
 
 
+@pytest.mark.parametrize("options", [(), ("--input", "people.csv")])
+def test_the_copy_of_failed_rows_never_replaces_the_input(crm: RunningService, options: tuple[str, ...]) -> None:
+    plan()
+    for place in ("people.csv", "people.plan"):
+        before = Path(place).read_bytes()
+        assert run_here(*APPLY, *options, "--failed", place).exits(2).error()["message"] == f"{place} is the file that is imported"
+        assert Path(place).read_bytes() == before
+    assert scores() == {}
+
+
 def test_a_plan_shows_and_does_the_same(crm: RunningService, known: dict[str, str]) -> None:
     before = crm.outbox()
     planned = plan("--key", "email")

@@ -167,6 +167,7 @@ def apply_plan(context: BulkContext, request: ApplyRequest) -> ImportResult:
     store.prepare()
     with ExitStack() as stack:
         target, saved, source, planned = stack.enter_context(opened_plan(context, request))
+        check_places(request.failed_copy, source.path)
         stack.enter_context(takes_turn(context, target, request.lock_wait, by_key=bool(planned.plan.mapping.keys)))
         _has_waited(context, target, planned.plan)
         job_options = JobOptions(planned.plan, request.again, saved.path, guard=guard)

@@ -247,9 +247,11 @@ def sample_records(context: BulkContext, target: ImportTarget) -> tuple[dict[str
 
 def check_places(failed: Path | None, *files: str | Path | None) -> None:
     """Raise UsageError if the copy of failed rows cannot be written. Call this before the first request."""
-    regular = [Path(file) for file in files if file is not None and not is_stream(str(file))]
+    sources = [Path(file) for file in files if file is not None and not is_stream(str(file))]
     if failed is not None:
-        check_place(failed, regular[0] if regular else None)
+        check_place(failed)
+        for source in sources:
+            check_place(failed, source)
 
 
 def mirror_of(context: BulkContext, wish: str) -> MirroredRecords | None:
