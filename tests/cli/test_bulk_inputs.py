@@ -101,3 +101,13 @@ def test_an_argument_that_is_no_file_is_named(crm: RunningService, tmp_path: Pat
                 assert f"cannot read {path}" in refused.error()["message"]
                 assert kind in refused.error()["message"]
     assert not crm.log
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\n"])
+@pytest.mark.parametrize("length", [64 * 1024 - 1, 200 * 1024])
+def test_result_files_have_the_line_ends_of_the_input(crm: RunningService, tmp_path: Path, end: str, length: int) -> None:
+    file = tmp_path / "people.csv"
+    file.write_bytes(f"email,{'x' * (length - 6)}{end}nobody,{end}".encode())
+    stopped = run_crmctl("bulk", "import", "people", file, "--ignore-unknown").exits(9).json()
+    written = Path(stopped["files"]["failed"]).read_bytes().decode()
+    assert (written.count(end), len(written.split(end)), len(written.splitlines())) == (2, 3, 2)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from crmctl.errors import CrmctlError, ExitCode, PartialError, RejectedError
-from crmctl.files.encodings import BLOCK, Encoding, open_text
-from crmctl.files.rows import Block, Format, Row, Source
+from crmctl.files.encodings import Encoding, open_text
+from crmctl.files.rows import RECORD_LIMIT, Block, Format, Row, Source
 from crmctl.files.whole_files import whole_file
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
@@ -421,8 +421,8 @@ def newline_of(source: Source) -> str:
     if not dialect.format.is_text:
         return "\n"
     with open_text(source.path, source.name, Encoding(dialect.encoding, dialect.bom), compressed=dialect.compressed) as text:
-        first = re.search("\r\n|\r|\n", text.read(BLOCK))
-    return first[0] if first else "\n"
+        first_line = text.readline(RECORD_LIMIT)
+    return next((end for end in ("\r\n", "\r", "\n") if first_line.endswith(end)), "\n")
 
 
 @contextmanager
