@@ -49,7 +49,7 @@ class PreviewListener(ScreenListener):
             self._runtime.prompter.confirm(f"{question}?")
 
 
-def waiting(runtime: Runtime) -> Runtime:
+def in_interactive_lane(runtime: Runtime) -> Runtime:
     """Prepare for bulk work with few requests: it uses the interactive lane and shows no progress."""
     from crmctl.output.progress import ProgressDisplay
 

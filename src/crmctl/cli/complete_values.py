@@ -186,7 +186,7 @@ def complete_condition(text: str, is_quoted: bool, attributes: Sequence[Json], w
         target = text if text in targets else targets[0] if len(targets) == 1 else None
         texts = targets if target is None else _conditions(target, f"{target} ", by_slug)
     texts = [condition for condition in texts if condition.startswith(text)]
-    # where a value has to follow, a second candidate: a shell closes the quote behind a single one
+    # A shell closes the quote after a single candidate, so a second one is offered where a value must follow.
     return [*texts, f"{texts[0]}VALUE"] if len(texts) == 1 and texts[0].endswith(" ") else texts
 
 

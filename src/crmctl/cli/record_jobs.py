@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from crmctl.cli.bulk_output import show, show_merges, waiting
+from crmctl.cli.bulk_output import in_interactive_lane, show, show_merges
 from crmctl.cli.preview import WouldSend
 from crmctl.cli.record_lists import RecordDisplay, value_texts
 from crmctl.cli.targets import NamedRecord, find_record, read_record, record_name
@@ -54,7 +54,7 @@ def edit_record(runtime: Runtime, object_name: str, reference: str) -> None:
                 return
             from crmctl.plan.edit import EditRequest, edit, preview_edit
 
-            context, request = waiting(runtime), EditRequest(object_name, record, fields, attributes)
+            context, request = in_interactive_lane(runtime), EditRequest(object_name, record, fields, attributes)
             if runtime.dry_run:
                 preview_edit(context, request)
             done = edit(context, request)
@@ -170,7 +170,7 @@ def merge_records(runtime: Runtime, object_name: str, names: Sequence[str], keep
     merge = merging.propose_merge(attributes, list(records.values()), survivor)
     kept = records[merge.survivor]
     own = read_fields(runtime, object_name, assignments, None, record=NamedRecord(kept.id, kept)) if assignments else {}
-    context = waiting(runtime)
+    context = in_interactive_lane(runtime)
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "merge.jsonl"
         merge = merging.write_one_merge(context, object_name, merge, own, plan)

@@ -78,7 +78,8 @@ def plan_steps(merge: PlannedMerge, schema: MergeSchema, around: Surroundings) -
     steps = []
     for loser in merge.losers:
         data = around.members[loser.lower()]
-        freed = held({one.slug: as_sent(one, data.get(one.slug)) for one in unique if not one.is_required})
+        clearable = [attribute for attribute in unique if not attribute.is_required]
+        freed = held({attribute.slug: as_sent(attribute, data.get(attribute.slug)) for attribute in clearable})
         if freed:
             steps.append(Step(StepKind.FREE, object_id, loser, freed, dict.fromkeys(freed)))
     own = schema.referring_slugs(object_id)

@@ -71,7 +71,7 @@ def read_moment(text: str, now: float) -> Moment:
         if moment is not None:
             has_time = moment.tzinfo is not None or moment.time() != time() or re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
             dated = Moment(moment.astimezone(), is_day=not has_time, counts_days=_unit(words) in {*_IN_DAYS, *_MONTHS})
-            assert dated.timestamp  # beyond the calendar this fails
+            dated.at.astimezone(UTC)  # beyond the calendar this fails
             return dated
     except (ValueError, OverflowError, OSError):
         pass

@@ -66,7 +66,8 @@ def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     left_out: set[str] = set()
     own = _changes(tx, visit, crm_object, at)
     by = None if visit.may_administer else visit.actor
-    others = {listed_object["id"]: changed_at(tx, listed_object["id"], int(at), by) for listed_object in visit.objects}
+    other_ids = [listed_object["id"] for listed_object in visit.objects if listed_object["id"] != crm_object["id"]]
+    others = {object_id: changed_at(tx, object_id, int(at), by) for object_id in other_ids}
     for object_id, changes in ({crm_object["id"]: own} | others).items():
         failed |= dict.fromkeys((record_id for record_id, _, is_newest in changes if not is_newest), "changed again since")
         # Backwards: a merged record gets its unique values back from the survivor.

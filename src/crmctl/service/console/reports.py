@@ -171,10 +171,9 @@ def _column(name: str, by_slug: Mapping[str, Json]) -> Json:
     kinds = {"count": AttributeType.NUMBER, "created_at": AttributeType.DATE, "updated_at": AttributeType.DATE}
     title, kind = titles.get(name, name), kinds.get(name, AttributeType.TEXT)
     if function in FUNCTIONS and slug in by_slug:
-        title, kind = (
-            f"{(FUNCTIONS | {'count': 'Number with'})[function]} {by_slug[slug]['name']}",
-            AttributeType.NUMBER if function == "count" else by_slug[slug]["type"],
-        )
+        counts = function == "count"
+        title = f"{'Number with' if counts else FUNCTIONS[function]} {by_slug[slug]['name']}"
+        kind = AttributeType.NUMBER if counts else by_slug[slug]["type"]
     return {"id": "", "slug": name, "name": title, "type": kind, "config": None, "isList": False}
 
 

@@ -316,17 +316,17 @@ def dump_sections(tx: Tx) -> Json:
     """
     active = objects.list_objects(tx)
     slugs = {crm_object["id"]: crm_object["slug"] for crm_object in active}
-    asked = [report_entry(reports.get_report(tx, report["id"])) for report in reports.list_reports(tx)]
-    loadable, ids = (None, *slugs), [workflow["id"] for workflow in workflows.list_workflows(tx)]
-    kept = [workflow_id for workflow_id in ids if workflows.load_workflow(tx, workflow_id).object_id in loadable]
+    report_entries = [report_entry(reports.get_report(tx, report["id"])) for report in reports.list_reports(tx)]
+    workflow_ids = [workflow["id"] for workflow in workflows.list_workflows(tx)]
+    loadable = [identity for identity in workflow_ids if workflows.load_workflow(tx, identity).object_id in (None, *slugs)]
     return {
         "version": 1,
         "members": [_member(member) for member in members.list_members(tx)],
         "objects": [
             _object(crm_object, objects.list_attributes(tx, crm_object["id"], include_inactive=True), slugs) for crm_object in active
         ],
-        "reports": [entry for entry in asked if entry.get("object") in slugs.values()],
-        "workflows": [workflow_entry(workflows.get_workflow(tx, workflow_id)) for workflow_id in kept],
+        "reports": [entry for entry in report_entries if entry.get("object") in slugs.values()],
+        "workflows": [workflow_entry(workflows.get_workflow(tx, identity)) for identity in loadable],
         "webhooks": [_webhook(endpoint) for endpoint in webhooks.list_endpoints(tx)],
     }
 
