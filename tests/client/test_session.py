@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -56,6 +57,20 @@ def test_absolute_addresses_only_of_the_service_itself(scene: Play) -> None:
         assert here.server.requests[0].target == "/sub/api/v1/objects?x=1"
         with pytest.raises(UsageError):
             here.session.request("GET", "https://elsewhere.example/api/v1/objects")
+
+
+def test_a_name_that_does_not_exist_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    clock, base_url = FakeClock(0.0), "https://crm.invalid"
+    session = Session(base_url, Credential(KEY, "a test", base_url), HttpTransport(environ={}), clock=clock)
+    session._is_reached = True  # even of a service that has answered before
+    with pytest.raises(NetworkError, match=r"crm\.invalid"):
+        session.request("GET", "/objects")
+    assert (session.take_requests(), clock.now()) == (1, 0.0)
+    session.close()
 
 
 def test_query_values_arrive_to_the_byte(scene: Play) -> None:
