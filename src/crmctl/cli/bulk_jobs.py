@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from crmctl.plan.undo import Undo
     from crmctl.plan.undo_deletions import Recreation
     from crmctl.plan.unmerge import Separation
-    from crmctl.write.jobs import JobInfo
 
 
 _COUNTS = ("created", "updated", "deleted", "unchanged", "skipped", "failed", "rejected", "inDoubt", "unsent")
@@ -69,10 +68,9 @@ def _list(runtime: Runtime) -> None:
 
 def repair_job(runtime: Runtime, request: RepairRequest) -> None:
     """Look again for rows that were in doubt. Raises PartialError for duplicates."""
-    from crmctl.plan.requests import store_of
     from crmctl.plan.resume import repair
 
-    _refuse_folder_job(store_of(runtime).find(request.job))
+    _refuse_folder_job(runtime, request.job)
     done = repair(runtime, request)
     audit = done.found
     text = f"job {done.job}: {counted(audit.checked, 'row')} in doubt before, {len(audit.duplicates):,} of them exist more than once"
@@ -86,9 +84,8 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
     from crmctl.plan.requests import store_of
     from crmctl.plan.undo import UndoRequest, undo
 
-    job = store_of(runtime).find(reference)  # an unknown job is an error before any question
-    if job.header.mode == MODE:
-        _undo_apply(runtime, job, include_changed=include_changed)
+    if store_of(runtime).find(reference).header.mode == MODE:  # an unknown job is an error before any question
+        _undo_apply(runtime, reference, include_changed=include_changed)
         return
     if not runtime.prompter.can_ask:
         runtime.confirm(f"Undo job {reference}")
@@ -108,10 +105,12 @@ def undo_job(runtime: Runtime, reference: str, *, include_changed: bool = False)
     plan.raise_for_error()
 
 
-def _undo_apply(runtime: Runtime, job: JobInfo, *, include_changed: bool) -> None:
+def _undo_apply(runtime: Runtime, reference: str, *, include_changed: bool) -> None:
     """Undo the apply of a folder."""
     from crmctl.org.jobs import undo_apply
+    from crmctl.plan.requests import store_of
 
+    job = store_of(runtime).find(reference)
     plan = undo_apply(runtime, job, dry_run=True)
     description = f"{counted(plan['records'], 'record')}, {plan['activities']:,} activities, {plan['entries']:,} entries"
     description += f" and {counted(plan['schema'], 'change')} of the schema"
@@ -282,10 +281,12 @@ def inspect_input(runtime: Runtime, request: InspectRequest) -> None:
         runtime.messages.hint(shlex.join(["crmctl", "bulk", "import", request.object, file, *arguments]))
 
 
-def _refuse_folder_job(job: JobInfo) -> None:
+def _refuse_folder_job(runtime: Runtime, reference: str) -> None:
     """Raise UsageError for the job of `org apply`, which compares everything when it runs again."""
     from crmctl.org.jobs import MODE
+    from crmctl.plan.requests import store_of
 
+    job = store_of(runtime).find(reference)
     if job.header.mode == MODE:
         raise UsageError(f"job {job.id} applies a folder", hint=f"crmctl org apply {shlex.quote(job.header.input)} continues it")
 
@@ -306,7 +307,7 @@ def resume_job(runtime: Runtime, request: ResumeRequest) -> None:
         else:
             show_merges(runtime, resume_merges(runtime, job))
         return
-    _refuse_folder_job(job)
+    _refuse_folder_job(runtime, job.id)
     request = replace(request, job=job.id)
     if not runtime.dry_run:
 
