@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from crmctl.client.bodies import Request, Response
 from crmctl.client.query.record_query import stray_finder
-from crmctl.client.transport import HttpTransport, Request, Response
+from crmctl.client.transport import HttpTransport
 from crmctl.models.resources import Attribute, Record
 from crmctl.values.filters import parse_condition
 from tests.support.inprocess import run_here
