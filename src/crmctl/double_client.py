@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crmctl.api import Client
-from crmctl.client.bodies import Request
-from crmctl.client.transport import send_once
+from crmctl.client.transport import Request, send_once
 from crmctl.errors import RejectedError, ServiceError, UsageError
 from crmctl.frozen import frozen
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.bodies import Request, Response
-from crmctl.client.transport import HttpTransport
+from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import NetworkError
 from tests.support.inprocess import run_here
 from tests.support.service import RunningService, running_service

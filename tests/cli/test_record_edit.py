@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.bodies import Request, Response
-from crmctl.client.transport import HttpTransport
+from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.errors import NetworkError
 from crmctl.plan.edit import Editing
 from tests.cli.conftest import requests_of

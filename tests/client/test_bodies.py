@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import pytest
 
-from crmctl.client.bodies import read_body
+from crmctl.client.transport import read_body
 from crmctl.errors import ServiceError
 from tests.support.cli import CRMCTL, environment
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.bodies import Response
 from crmctl.client.crm import Crm
+from crmctl.client.transport import Response
 from crmctl.errors import ExitCode, PartialError, UsageError
 from crmctl.files.sources import GivenInput
 from crmctl.models.resources import Attribute

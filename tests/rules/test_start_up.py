@@ -89,8 +89,8 @@ def connected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 def test_a_list_as_json_pays_for_no_colour_no_keyring_and_no_service(connected: dict[str, str]) -> None:
     modules = imported_modules([CRMCTL, "records", "list", "people", "-o", "json"], connected)
-    assert "httpcore" in modules
-    unpaid = "httpx pydantic rich keyring starlette uvicorn sqlalchemy yaml jmespath tomlkit pygments click"
+    assert "httpx" in modules
+    unpaid = "pydantic rich keyring starlette uvicorn sqlalchemy yaml jmespath tomlkit pygments click"
     assert set(unpaid.split()) & families(modules) == set()
     unasked = ("bulk_context", "plan.", "write.", "files.", "read", "match", "service", "mirror", "client.query", "values.filters")
     assert [name for name in modules if name.startswith(tuple(f"crmctl.{each}" for each in unasked))] == []

@@ -15,9 +15,9 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
-from crmctl.client.bodies import Request, Response
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
+from crmctl.client.transport import Request, Response
 from crmctl.clock import SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.service.context import Context, ServiceSettings, new_id, open_data

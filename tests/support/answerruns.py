@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crmctl.client.bodies import Response
+from crmctl.client.transport import Response
 from crmctl.plan.import_run import run_import
 from crmctl.plan.job_start import ImportRun
 from crmctl.write.database import JobState, RowState

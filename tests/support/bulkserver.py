@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from crmctl.client.bodies import Request, Response
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
+from crmctl.client.transport import Request, Response
 from crmctl.clock import Clock
 from crmctl.config.credentials import Credential
 from crmctl.errors import NetworkError

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from crmctl.client.bodies import Request, Response
+from crmctl.client.transport import Request, Response
 from crmctl.errors import NetworkError
 from tests.support.answerruns import ALTERATIONS
 from tests.support.faultruns import MovingClock

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from crmctl.client.bodies import Request, Response
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
+from crmctl.client.transport import Request, Response
 from crmctl.config.credentials import Credential
 from crmctl.plan.audit import audit, capture_ids
 from crmctl.plan.import_run import rows_of, run_import

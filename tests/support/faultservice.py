@@ -20,7 +20,7 @@ from email.utils import formatdate
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from crmctl.client.bodies import Request, Response
+from crmctl.client.transport import Request, Response
 from crmctl.clock import Clock
 from crmctl.errors import NetworkError
 from tests.support.bulkserver import FILTER, OBJECT_ID, OPERATORS

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from crmctl import Client
-from crmctl.client.bodies import Request, Response
+from crmctl.client.transport import Request, Response
 from crmctl.errors import NetworkError
 from crmctl.write import database as lease
 from crmctl.write.journal import Journal

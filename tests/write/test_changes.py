@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crmctl.client.bodies import Request, Response
+from crmctl.client.transport import Request, Response
 from crmctl.errors import PartialError
 from crmctl.write.database import RowState
 from tests.support.answerruns import ALTERATIONS, ANSWERS

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.bodies import Response
 from crmctl.client.crm import Crm
 from crmctl.client.session import Session
-from crmctl.client.transport import HttpTransport
+from crmctl.client.transport import HttpTransport, Response
 from crmctl.config.credentials import Credential
 from crmctl.plan.import_run import RunResult
 from crmctl.write.database import RowState

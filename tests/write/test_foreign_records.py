@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.bodies import Response
+from crmctl.client.transport import Response
 from crmctl.write.database import RowState
 from crmctl.write.journal import Journal, RowEntry, surplus_records
 from crmctl.write.reconcile import TAKEN

@@ -133,8 +133,7 @@ class Runtime:
         """Request URL/WORD of the monitor, if there is one. A monitor that cannot be reached gets a warning and changes nothing."""
         if self._ping_url is None:
             return
-        from crmctl.client.bodies import Request
-        from crmctl.client.transport import send_once
+        from crmctl.client.transport import Request, send_once
 
         request = Request("GET", f"{self._ping_url}/{word}", timeout=PING_SECONDS)
         try:

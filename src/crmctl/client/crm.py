@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import quote
 
 from crmctl.client.answers import (
@@ -24,6 +24,7 @@ from crmctl.client.answers import (
 )
 from crmctl.client.rate_limit.limiter import SharedBudget, ledger_path
 from crmctl.client.session import AttemptObserver, Query, Session, encode_json
+from crmctl.client.transport import HttpTransport
 from crmctl.clock import Clock, SystemClock
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import Paths, Settings
@@ -46,9 +47,6 @@ from crmctl.models.resources import (
     WorkflowRun,
     WorkflowStart,
 )
-
-if TYPE_CHECKING:
-    from crmctl.client.transport import HttpTransport
 
 Fields = Mapping[str, Any]
 
@@ -304,8 +302,6 @@ def connect(
     `log` receives debug lines without the key, `note` messages about long waits. `lane` is `interactive` or `bulk`: bulk work leaves some
     requests of the rate limit to people. Raises ConfigError without a base URL, DeniedError for a key of another origin.
     """
-    from crmctl.client.transport import HttpTransport
-
     clock = clock or SystemClock()
     base_url = settings.require_base_url()
     session = Session(

@@ -147,8 +147,7 @@ def _send(
     """Return the answer to a form, or to a GET with a bearer's token; it has these fields. Raises RejectedError for a refusal,
     NetworkError, RateLimitedError, and ServiceError for any other answer."""
     from crmctl.client.answers import Answer, refusal, unreadable
-    from crmctl.client.bodies import Request
-    from crmctl.client.transport import send_once
+    from crmctl.client.transport import Request, send_once
 
     own, body = (FORM_TYPE, urlencode(form).encode()) if form else (("Authorization", f"bearer {bearer}"), None)
     request = Request("POST" if form else "GET", url, (("Accept", "application/json"), own), body, timeout=30.0)

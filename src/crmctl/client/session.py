@@ -9,21 +9,18 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from crmctl.client.answers import Answer, refusal
-from crmctl.client.bodies import ANONYMOUS, USER_AGENT, Request, Response
 from crmctl.client.rate_limit.limiter import NOTED_WAIT, Budget, clock_time
+from crmctl.client.transport import ANONYMOUS, USER_AGENT, HttpTransport, Request, Response
 from crmctl.clock import Backoff, Clock, SystemClock, retry_after
 from crmctl.config.credentials import Credential
 from crmctl.config.settings import origin_of
 from crmctl.errors import CrmctlError, DeniedError, NetworkError, RejectedError, ServiceError, UsageError, reason
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
-
-if TYPE_CHECKING:
-    from crmctl.client.transport import HttpTransport
 
 RETRIED_STATUSES = frozenset({None, 429, 502, 503, 504})
 """None: no answer. 500 and 408 are missing: a 500 is a bug that repeats, a 408 means that the request was too slow."""

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from crmctl.client.bodies import Request, Response
 from crmctl.client.query.record_query import stray_finder
-from crmctl.client.transport import HttpTransport
+from crmctl.client.transport import HttpTransport, Request, Response
 from crmctl.models.resources import Attribute, Record
 from crmctl.values.filters import parse_condition
 from tests.support.inprocess import run_here

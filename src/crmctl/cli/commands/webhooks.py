@@ -121,8 +121,7 @@ def trigger_event(
     from uuid import uuid4
 
     from crmctl.cli.targets import read_json_bytes
-    from crmctl.client.bodies import Request
-    from crmctl.client.transport import send_once
+    from crmctl.client.transport import Request, send_once
     from crmctl.models import jsontext
     from crmctl.models.resources import EVENT_TYPES as KNOWN
     from crmctl.models.signatures import sign
