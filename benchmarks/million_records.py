@@ -23,9 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.service_store import ENGINES, fill_service, new_id
 
-from crmctl.clock import SystemClock
-from crmctl.service.context import Context, ServiceSettings
-from crmctl.service.jobs.worker import Removals
+from crmctl.service.jobs.worker import take_piece
 from crmctl.service.store import objects, records
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.engine import Engine, Tx, open_engine
@@ -126,13 +124,12 @@ def writers(engine: Engine, waits: list[float]) -> Iterator[None]:
 
 
 def time_deletion(engine: Engine, what: str, delete: Callable[[Tx], None]) -> bool:
-    job = Removals(Context(ServiceSettings(), engine, SystemClock(), new_id))
     waits: list[float] = []
     with writers(engine, waits):
         start = time.perf_counter()
         engine.write(delete)
         deleted, pieces = time.perf_counter() - start, 0
-        while time.perf_counter() - start < SECONDS and job.run_once():
+        while time.perf_counter() - start < SECONDS and take_piece(engine):
             pieces += 1
         took = time.perf_counter() - start
     ordered = sorted(waits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from crmctl.service.store import workflows
 from crmctl.service.store.engine import open_engine
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.workflows import LeaseLostError
-from crmctl.service.workflows.run_executor import Runs, Schedules
+from crmctl.service.workflows.run_executor import Runs, start_due
 from tests.support.campaigns import rest_in_campaigns
 from tests.support.clock import FakeClock
 from tests.support.receiver import Receiver
@@ -145,7 +146,7 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
     contexts = [other_context(database, work) for _ in range(3)]
     for _ in range(4):
         pass_time(work, 60)
-        run_together(*(Schedules(context).run_once for context in contexts))
+        run_together(*(partial(start_due, context) for context in contexts))
     assert [len(work.runs(workflow_id)) for workflow_id in ids] == [4, 4, 4]
     jobs = [Runs(context, Caller(work.guard)) for context in contexts]
 
@@ -167,9 +168,9 @@ def test_several_processes_share_schedules_and_runs(work: Machinery, database: s
 def test_a_due_time_and_an_event_start_only_one_run(work: Machinery) -> None:
     [scheduled, reacting] = work.load({"trigger": "schedule", "cron": "* * * * *", "object": None}, {})
     pass_time(work, 60)
-    Schedules(work.context).run_once()
+    start_due(work.context)
     work.crm.engine.write(lambda tx: tx.execute("UPDATE workflow SET next_due_at = 0 WHERE id = ?", (scheduled,)))
-    Schedules(work.context).run_once()
+    start_due(work.context)
     assert len(work.runs(scheduled)) == 1
     work.record()
     work.dispatch()

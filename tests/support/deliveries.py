@@ -7,7 +7,7 @@ from typing import Any
 
 from crmctl.service.background import LOOPBACK, Deliveries
 from crmctl.service.context import Context, ServiceSettings, new_id
-from crmctl.service.jobs.worker import Dispatcher
+from crmctl.service.jobs.worker import dispatch
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import change_log, members, webhooks
@@ -26,7 +26,6 @@ class Bench:
         self.engine = open_engine(url)
         self.context = Context(ServiceSettings(data_dir=path), self.engine, self.clock, new_id)
         self.engine.write(lambda tx: members.initialise(tx, ids=new_id, now=self.clock.now()))
-        self.dispatcher = Dispatcher(self.context, [webhooks.fan_out])
         self.caller = caller or Caller(TargetGuard(LOOPBACK), 5.0)
 
     def endpoint(self, url: str, event_types: list[str] | None = None) -> dict[str, Any]:
@@ -36,7 +35,10 @@ class Bench:
 
     def event(self, kind: str = "record.created", **payload: Any) -> None:
         self.engine.write(lambda tx: change_log.append_event(tx, kind, payload, ids=new_id, now=self.clock.now()))
-        self.dispatcher.run_once()
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        dispatch(self.context, [webhooks.fan_out])
 
     def jobs(self) -> list[Deliveries]:
         """Return the delivery jobs of one process."""

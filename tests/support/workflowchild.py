@@ -19,7 +19,7 @@ from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store.engine import open_engine
 from crmctl.service.workflows.run_executor import Runs
 from tests.support.clock import FakeClock
-from tests.support.workflows import dispatcher
+from tests.support.workflows import start_workflows
 
 
 class DyingEngine:
@@ -46,7 +46,7 @@ class DyingEngine:
 
 def main(url: str, now: float, last: int) -> None:
     context = Context(ServiceSettings(data_dir=Path()), DyingEngine(url, last), FakeClock(now), new_id)
-    dispatcher(context).run_once()
+    start_workflows(context)
     job = Runs(context, Caller(TargetGuard(LOOPBACK), 5))
     while job.run_once():
         pass

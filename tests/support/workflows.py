@@ -8,17 +8,17 @@ from typing import Any
 
 from crmctl.service.context import Context, ServiceSettings, new_id
 from crmctl.service.definitions.definitions_file import load_document, parse_document
-from crmctl.service.jobs.worker import Dispatcher
+from crmctl.service.jobs.worker import dispatch
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import workflows
-from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs, Schedules, start_for_events
+from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs, start_due, start_for_events
 from tests.support.service import RunningService
 
 
-def dispatcher(context: Context) -> Dispatcher:
-    """Return a dispatcher that only starts workflows."""
-    return Dispatcher(context, [start_for_events])
+def start_workflows(context: Context) -> bool:
+    """Hand waiting events to workflows alone. Return whether there were any."""
+    return dispatch(context, [start_for_events])
 
 
 @dataclass
@@ -52,13 +52,12 @@ class Machinery:
         return [known[workflow["name"]] for workflow in named]
 
     def dispatch(self) -> None:
-        job = dispatcher(self.context)
-        while job.run_once():
+        while start_workflows(self.context):
             pass
 
     def settle(self) -> None:
         """Do everything that is due now, including what follows from it."""
-        Schedules(self.context).run_once()
+        start_due(self.context)
         for _ in range(100):
             self.dispatch()
             job = self.job()

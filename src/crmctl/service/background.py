@@ -8,16 +8,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 from crmctl.service.context import Context
 from crmctl.service.faults import Unavailable
-from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob, Dispatcher, Removals, RequestLogWriter, Retention
+from crmctl.service.jobs.worker import AGAIN_SECONDS, ClaimingJob, Job, RequestLogWriter, dispatch, forget_old, take_piece
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import LOOPBACK, TargetGuard
 from crmctl.service.store import logs, webhooks
 from crmctl.service.store.tx import Tx
 from crmctl.service.store.webhooks import PROVEN, UNPROVEN, WINDOW, Attempt, Due, Lane, read_figures
-from crmctl.service.workflows.run_executor import Runs, Schedules, start_for_events
+from crmctl.service.workflows.run_executor import Runs, start_due, start_for_events
 
 FIGURES_SECONDS = 5.0
 FIGURES_WITHIN = 2.0
@@ -28,16 +29,19 @@ def target_guard(context: Context) -> TargetGuard:
     return TargetGuard(LOOPBACK if context.settings.development else ())
 
 
-def jobs(context: Context) -> list[BackgroundJob]:
+RETENTION_SECONDS = 600.0
+
+
+def jobs(context: Context) -> list[Job]:
     caller = Caller(target_guard(context))
+    claiming: list[ClaimingJob[Any]] = [Runs(context, caller)]
+    claiming += [Deliveries(context, caller, random.random, lane) for lane in (PROVEN, UNPROVEN)]
     return [
-        Dispatcher(context, [webhooks.fan_out, start_for_events]),
-        Deliveries(context, caller, random.random, PROVEN),
-        Deliveries(context, caller, random.random, UNPROVEN),
-        Retention(context),
-        Removals(context),
-        Runs(context, caller),
-        Schedules(context),
+        Job(lambda: dispatch(context, [webhooks.fan_out, start_for_events])),
+        *(Job(job.run_once, close=job.close) for job in claiming),
+        Job(lambda: forget_old(context), RETENTION_SECONDS),
+        Job(lambda: take_piece(context.engine), AGAIN_SECONDS),
+        Job(lambda: start_due(context)),
     ]
 
 

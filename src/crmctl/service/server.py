@@ -32,7 +32,7 @@ from crmctl.service.http.connections import Connection, Connections, ListeningSe
 from crmctl.service.http.edge import PAGE_ROUTES, READY_PATH, Edge, Metrics, is_page, stranger
 from crmctl.service.http.endpoint import NamedRoute, build_document, route
 from crmctl.service.http.json_answers import JsonAnswer
-from crmctl.service.jobs.worker import BackgroundJob, RequestLogWriter, Worker
+from crmctl.service.jobs.worker import Job, RequestLogWriter, Worker
 from crmctl.service.oidc import token_endpoint as oidc
 from crmctl.service.routes.interface import ENDPOINTS
 from crmctl.service.store import keys, members
@@ -214,7 +214,7 @@ class Server:
         self.ready = Ready(settings.address, settings.port, api_key, console_url)
         self._context = Context(settings, self.engine, clock, ids)
         self._metrics = Metrics()
-        self._requests = RequestLogWriter(self._context) if settings.kept.requests else None
+        self._requests = RequestLogWriter(self.engine) if settings.kept.requests else None
         app = create_app(self._context, self._metrics, self._requests.add if self._requests else None)
         self._double = double
         self._app: ASGIApp = app if double is None else double.around(self._context, app, create_app)
@@ -231,7 +231,6 @@ class Server:
 
         def work() -> None:
             workers.append(Worker(self._jobs()))
-            workers[0].start()
 
         # The libraries of jobs take as long to import as those of requests.
         starting = threading.Thread(target=work, name="jobs", daemon=True)
@@ -251,11 +250,11 @@ class Server:
                 worker.stop()
             self.engine.close()
 
-    def _jobs(self) -> list[BackgroundJob]:
+    def _jobs(self) -> list[Job]:
         from crmctl.service.background import Figures, jobs
 
         self._metrics.figures = Figures(self._context, self._requests).read
-        own: list[BackgroundJob] = [self._requests] if self._requests else []
+        own = [Job(self._requests.work, 1.0, self._requests.close)] if self._requests else []
         if not self.settings.background:
             return own
         # Jobs run in any order, so that seeded ids would not repeat.

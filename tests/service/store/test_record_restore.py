@@ -9,7 +9,7 @@ import pytest
 
 from crmctl.service.context import Context, Kept, ServiceSettings
 from crmctl.service.faults import BadRequest
-from crmctl.service.jobs.worker import Retention
+from crmctl.service.jobs.worker import forget_old
 from crmctl.service.store import change_log, objects, record_history, records, webhooks
 from crmctl.service.store.record_history import RestoreOutcome
 from tests.service.store.conftest import Store, new_id
@@ -127,7 +127,7 @@ def test_moments_outside_the_history_are_refused(store: Store) -> None:
     store.engine.write(lambda tx: change_log.take_waiting(tx, 10))
     settings = ServiceSettings(kept=Kept(history=100 * 86400))
     store.clock.advance(101 * 86400)
-    Retention(Context(settings, store.engine, store.clock, new_id)).run_once()
+    forget_old(Context(settings, store.engine, store.clock, new_id))
     with pytest.raises(BadRequest, match="known since"):
         restore(store, made, store.clock.now() - 100 * 86400 - 1)
     assert restore(store, made, store.clock.now() - 100 * 86400).counts == {}

@@ -12,7 +12,7 @@ import pytest
 from crmctl.models.signatures import read_headers, verify
 from crmctl.service.background import LOOPBACK
 from crmctl.service.context import new_id
-from crmctl.service.jobs.worker import Retention
+from crmctl.service.jobs.worker import forget_old
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import webhooks
@@ -148,7 +148,7 @@ def test_a_claimed_delivery_cannot_be_claimed_again_until_its_lease_ends(bench: 
 def test_repeated_dispatching_hands_an_event_over_once(bench: Bench) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
     bench.event()
-    bench.dispatcher.run_once()
+    bench.dispatch()
     assert len(bench.history(endpoint)) == 1
 
 
@@ -271,7 +271,7 @@ def test_a_delivery_past_its_window_fails_and_is_not_sent(bench: Bench) -> None:
         bench.event()
         bench.clock.advance(72 * 3600 + 1)
         bench.deliver()
-        Retention(bench.context).run_once()
+        forget_old(bench.context)
         assert receiver.received == []
     assert bench.history(endpoint)[0]["state"] == "failed"
 
@@ -282,11 +282,11 @@ def test_history_is_kept_for_thirty_days_and_pending_deliveries_until_settled(be
         bench.event()
         bench.deliver()
         bench.clock.advance(30 * 24 * 3600 - 1)
-        Retention(bench.context).run_once()
+        forget_old(bench.context)
         assert len(bench.history(endpoint)) == 1
         bench.event()
         bench.clock.advance(2)
-        Retention(bench.context).run_once()
+        forget_old(bench.context)
         assert [delivery["state"] for delivery in bench.history(endpoint)] == ["pending"]
         bench.deliver()
     assert len(receiver.received) == 2

@@ -28,7 +28,7 @@ def test_five_days_of_failures_disable_an_endpoint_and_send_an_event(bench: Benc
         assert fail(bench, broken) == "failing"
         bench.clock.advance(120)
         assert fail(bench, broken) == "disabled"
-        bench.dispatcher.run_once()
+        bench.dispatch()
         bench.deliver()
         notices = [request for request in other.received if request.headers["webhook-event-type"] == "webhook.disabled"]
     [about] = [loads(request.body) for request in notices]

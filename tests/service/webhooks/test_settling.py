@@ -95,7 +95,7 @@ def test_the_number_of_statements_does_not_depend_on_the_deliveries(bench: Bench
 def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
     fine, gone = bench.endpoint("http://127.0.0.1:9/fine"), bench.endpoint("http://127.0.0.1:9/gone")
     append_events(bench, 5)
-    bench.dispatcher.run_once()
+    bench.dispatch()
     now = bench.clock.now()
     claimed = claim(bench)
     first, second, third, fourth, lost = [due for due in claimed if due.endpoint == fine["id"]]
@@ -130,7 +130,7 @@ def test_tries_of_all_kinds_are_written_together(bench: Bench) -> None:
 def test_the_last_try_decides_the_health_of_an_endpoint(bench: Bench, statuses: tuple[int, int], health: str, is_turned: bool) -> None:
     endpoint = bench.endpoint("http://127.0.0.1:9/hook")
     append_events(bench, 2)
-    bench.dispatcher.run_once()
+    bench.dispatch()
     waiting = claim(bench)[:: -1 if is_turned else 1]
     settle(bench, [ended_try(bench, due, status, None, after) for due, status, after in zip(waiting, statuses, (0, 1), strict=True)])
     assert bench.engine.read(lambda tx: webhooks.get_endpoint(tx, endpoint["id"]))["health"] == health

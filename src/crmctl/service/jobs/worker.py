@@ -6,10 +6,11 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from crmctl.frozen import frozen
 from crmctl.service.context import Context
 from crmctl.service.faults import FAILURES, Busy, Held, Unavailable
 from crmctl.service.store import change_log, logs, objects, webhooks, workflows
@@ -24,76 +25,52 @@ REST_SECONDS = 5.0
 """Pause after a job failed, for example because the database is away."""
 
 
-class BackgroundJob(ABC):
+@frozen
+class Job:
     """Repeating work. Processes coordinate it through the database alone."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    @abstractmethod
-    def run_once(self) -> bool:
-        """Do the work that is there, and return whether there was any."""
-
-    def close(self) -> None:  # noqa: B027
-        """Finish the work under way."""
+    run: Callable[[], object]
+    """Does the work that is there, and returns whether to look again at once."""
+    seconds: float = POLL_SECONDS
+    """Time until the next look, if not at once."""
+    close: Callable[[], None] = lambda: None
+    """Finishes the work under way."""
 
 
 class Worker:
-    """Runs every job until stopped. A failing job is reported and tried again; it never stops the others."""
+    """Runs each job on a thread until stopped. A failing job is reported and tried again; it never stops the others."""
 
-    def __init__(self, jobs: Sequence[BackgroundJob]) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: Iterable[Job]) -> None:
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=[job], name=type(job).__name__, daemon=True) for job in jobs]
-
-    def start(self) -> None:
+        self._threads = [threading.Thread(target=self._run, args=[job], daemon=True) for job in jobs]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
-        for job in self._jobs:
-            job.close()
+            thread.join()
 
-    def _run(self, job: BackgroundJob) -> None:
+    def _run(self, job: Job) -> None:
         while not self._stopping.is_set():
             try:
-                pause = 0.0 if job.run_once() else POLL_SECONDS
+                pause = 0.0 if job.run() else job.seconds
             except Exception as error:
                 FAILURES.tell(error)
                 pause = REST_SECONDS
             self._stopping.wait(pause)
-
-
-class PeriodicJob(BackgroundJob):
-    """Calls `work` every so many seconds."""
-
-    every: ClassVar[float]
-    _next_at = 0.0
-
-    def run_once(self) -> bool:
-        now = self._context.clock.monotonic()
-        if now >= self._next_at:
-            self._next_at = now + self.every
-            self.work()
-        return False
-
-    @abstractmethod
-    def work(self) -> None: ...
+        job.close()
 
 
 T = TypeVar("T")
 
 
-class ClaimingJob(BackgroundJob, Generic[T]):
+class ClaimingJob(ABC, Generic[T]):
     """Claims pieces of work for `most` places, and does each on a thread. Errors of the work are reported; its lease in the database
     decides about the rest."""
 
     def __init__(self, context: Context, most: int, name: str) -> None:
-        super().__init__(context)
+        self._context = context
         self._most = most
         self._under_way: set[Future[None]] = set()
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
@@ -135,36 +112,28 @@ Consumer = Callable[..., None]
 """Takes `(tx, events, ids=, now=)` and stores the consequences of the events; it does nothing else."""
 
 
-class Dispatcher(BackgroundJob):
-    """Hands events from the outbox to their consumers."""
+def dispatch(context: Context, consumers: Sequence[Consumer]) -> bool:
+    """Hand the oldest waiting events to their consumers. Returns whether there were any."""
 
-    def __init__(self, context: Context, consumers: Sequence[Consumer]) -> None:
-        super().__init__(context)
-        self._consumers = consumers
-
-    def run_once(self) -> bool:
-        engine = self._context.engine
-        return engine.read(change_log.is_waiting) and engine.write(self._dispatch)
-
-    def _dispatch(self, tx: Tx) -> bool:
+    def hand_over(tx: Tx) -> bool:
         events = change_log.take_waiting(tx, BATCH)
-        for consumer in self._consumers if events else ():
-            consumer(tx, events, ids=self._context.ids, now=self._context.clock.now())
+        for consumer in consumers if events else ():
+            consumer(tx, events, ids=context.ids, now=context.clock.now())
         return bool(events)
+
+    return context.engine.read(change_log.is_waiting) and context.engine.write(hand_over)
 
 
 MOST_WAITING = 20_000
 """Most entries kept while the database is away."""
 
 
-class RequestLogWriter(PeriodicJob):
-    """Collects the entries of the request log and writes them once a second, so that no request waits. A killed process loses a second's
-    worth."""
+class RequestLogWriter:
+    """Collects the entries of the request log, which a job writes once a second, so that no request waits. A killed process loses a
+    second's worth."""
 
-    every = 1.0
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._lock = threading.Lock()
         self._held: list[LoggedRequest] = []
         self.dropped = 0
@@ -190,7 +159,7 @@ class RequestLogWriter(PeriodicJob):
         if not entries:
             return
         try:
-            self._context.engine.write(lambda tx: logs.append(tx, entries))
+            self._engine.write(lambda tx: logs.append(tx, entries))
         except BaseException:
             with self._lock:
                 self._held = (entries + self._held)[:MOST_WAITING]
@@ -201,28 +170,15 @@ AGAIN_SECONDS = 5.0
 """Pause after a table was in use: everyone else waits behind each try."""
 
 
-class Removals(BackgroundJob):
-    """Removes the values of deleted attributes."""
-
-    _next_at = 0.0
-
-    def run_once(self) -> bool:
-        clock = self._context.clock
-        if clock.monotonic() < self._next_at or not self._context.engine.read(objects.is_removal_waiting):
-            return False
-        try:
-            return take_piece(self._context.engine)
-        except Busy:
-            self._next_at = clock.monotonic() + AGAIN_SECONDS
-            return False
-
-
 def take_piece(engine: Engine) -> bool:
-    """Take one piece, rest as long as that took, so that others can write, and return whether there was one. Raises Busy."""
+    """Remove one piece of the values of a deleted attribute, and rest as long as that took, so that others can write. Returns False when
+    there is none, or while others use the table."""
     begun = time.monotonic()
-    was_there = engine.write(objects.take_out)
-    time.sleep(time.monotonic() - begun)
-    return was_there
+    with contextlib.suppress(Busy):
+        if engine.read(objects.is_removal_waiting) and engine.write(objects.take_out):
+            time.sleep(time.monotonic() - begun)
+            return True
+    return False
 
 
 def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: str | None = None) -> T:
@@ -238,9 +194,8 @@ def after_removal(engine: Engine, fn: Callable[[Tx], T], *, within: float, by: s
         except Held:
             if time.monotonic() >= end:
                 raise
-        with contextlib.suppress(Busy):
-            if not take_piece(engine):
-                time.sleep(min(AGAIN_SECONDS, max(0.0, end - time.monotonic())))
+        if not take_piece(engine):
+            time.sleep(min(AGAIN_SECONDS, max(0.0, end - time.monotonic())))
 
 
 CHUNK = 1000
@@ -250,20 +205,18 @@ RUN_SECONDS = 90 * 24 * 3600.0
 """Retention of ended workflow runs."""
 
 
-class Retention(PeriodicJob):
-    every = 600.0
-
-    def work(self) -> None:
-        now = self._context.clock.now()
-        kept = self._context.settings.kept
-        self._context.engine.write(lambda tx: webhooks.expire_deliveries(tx, now=now))
-        self._context.engine.write(lambda tx: workflows.forget_runs(tx, now - RUN_SECONDS))
-        self._repeat(lambda tx: webhooks.forget_deliveries(tx, now - DELIVERY_SECONDS, CHUNK))
-        self._repeat(lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK))
-        self._repeat(lambda tx: change_log.forget(tx, now - kept.history, CHUNK))
-        self._repeat(lambda tx: logs.forget(tx, "request_log", now - kept.requests, CHUNK))
-        self._repeat(lambda tx: logs.forget(tx, "audit_log", now - kept.audit, CHUNK))
-
-    def _repeat(self, forget: Callable[[Tx], int]) -> None:
-        while self._context.engine.write(forget) == CHUNK:
+def forget_old(context: Context) -> None:
+    """Delete what is older than its retention, piece by piece."""
+    engine, now, kept = context.engine, context.clock.now(), context.settings.kept
+    engine.write(lambda tx: webhooks.expire_deliveries(tx, now=now))
+    engine.write(lambda tx: workflows.forget_runs(tx, now - RUN_SECONDS))
+    pieces: list[Callable[[Tx], int]] = [
+        lambda tx: webhooks.forget_deliveries(tx, now - DELIVERY_SECONDS, CHUNK),
+        lambda tx: change_log.slim(tx, now - DELIVERY_SECONDS, CHUNK),
+        lambda tx: change_log.forget(tx, now - kept.history, CHUNK),
+        lambda tx: logs.forget(tx, "request_log", now - kept.requests, CHUNK),
+        lambda tx: logs.forget(tx, "audit_log", now - kept.audit, CHUNK),
+    ]
+    for forget in pieces:
+        while engine.write(forget) == CHUNK:
             pass

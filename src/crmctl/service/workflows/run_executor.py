@@ -10,7 +10,7 @@ from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
-from crmctl.service.jobs.worker import BackgroundJob, ClaimingJob
+from crmctl.service.jobs.worker import ClaimingJob
 from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
 from crmctl.service.store import change_log, logs, records, workflows
 from crmctl.service.store.condition_sql import read_condition
@@ -151,26 +151,25 @@ def switch(tx: Tx, workflow_id: str, enabled: bool, *, now: float) -> None:
     workflows.set_enabled(tx, workflow, enabled, due_at=due_at, now=now)
 
 
-class Schedules(BackgroundJob):
-    """Starts each schedule once per due time, across processes and restarts. After a downtime only the latest missed due time is made up
-    for."""
+def start_due(context: Context) -> bool:
+    """Start each schedule once per due time, across processes and restarts, and return whether one was due. After a downtime only the
+    latest missed due time is made up for."""
+    next_at = context.engine.read(workflows.next_due)
+    if next_at is None or next_at > context.clock.now():
+        return False
 
-    def run_once(self) -> bool:
-        due_at = self._context.engine.read(workflows.next_due)
-        if due_at is None or due_at > self._context.clock.now():
-            return False
-        self._context.engine.write(self._start_due)
-        return True
-
-    def _start_due(self, tx: Tx) -> None:
-        now = self._context.clock.now()
+    def start(tx: Tx) -> None:
+        now = context.clock.now()
         for workflow in workflows.claim_due(tx, now=now):
             assert workflow.cron is not None
             due_at = latest_due(workflow.cron, workflow.timezone, now)
             if due_at is not None:
                 data = {"schedule": {"dueAt": to_wire(to_micros(due_at))}}
-                workflows.add_run(tx, workflow, data, due_at=due_at, ids=self._context.ids, now=now)
+                workflows.add_run(tx, workflow, data, due_at=due_at, ids=context.ids, now=now)
             workflows.set_next_due(tx, workflow.id, next_due(workflow.cron, workflow.timezone, now))
+
+    context.engine.write(start)
+    return True
 
 
 def _start_if_wanted(tx: Tx, workflow: StoredWorkflow, data: Json, event_id: str, chain: Sequence[str], **stamp: Unpack[Stamp]) -> None:
