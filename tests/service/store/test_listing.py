@@ -123,8 +123,8 @@ def test_few_matches_without_an_index_are_found_and_counted_in_one_query(
         for paging in ({"sort": sort, "order": order} for sort in listing.SORTS for order in ("asc", "desc")):
             expected[(*conditions, *paging.values())] = store.find(object_id, *conditions, **paging)
     searched: list[object] = []
-    real = listing._few
-    monkeypatch.setattr(listing, "_few", lambda *given: searched.append(given) or real(*given))
+    real = listing.Search._few
+    monkeypatch.setattr(listing.Search, "_few", lambda *given: searched.append(given) or real(*given))
     monkeypatch.setattr(listing, "SAMPLE", 20)
     monkeypatch.setattr(listing, "FEW", few)
     for (*conditions, sort, order), matching in expected.items():
@@ -155,7 +155,7 @@ def test_a_partial_list_counts_only_the_records_it_read(
             monkeypatch.setattr(listing, "MOST", most)
             for offset in (0, 30):
                 page = records.Paging(sort, order, 5, offset)
-                part = store.read(lambda tx, asked=conditions, page=page: records.list_part(tx, object_id, asked, page))
+                part = store.read(lambda tx, asked=conditions, page=page: records.Search(tx, object_id, asked).part(page))
                 first_ones = set(everything[: part.looked])
                 expected = [record for record in matching if record["id"] in first_ones]
                 bound = max(most, offset + 5) if part.is_more else len(expected)

@@ -6,7 +6,7 @@ import pytest
 
 from crmctl.service.definitions.definitions_file import parse_document, store_report, store_workflow
 from crmctl.service.faults import NotFound
-from crmctl.service.store import preferences, record_history, record_pages, records, reports, workflows
+from crmctl.service.store import preferences, record_history, records, reports, workflows
 from crmctl.service.store.reports import ReportOutcome
 from crmctl.service.store.tx import to_micros
 from tests.service.store.conftest import Store, new_id
@@ -45,7 +45,7 @@ def test_lists_are_sorted_by_any_attribute_with_empty_values_last(store: Store) 
 
     def names(slug: str, order: str = "asc") -> str:
         page = records.Paging(order=order, limit=2, offset=0)
-        part = store.read(lambda tx: record_pages.list_sorted(tx, deals, records.order_by(tx, deals, slug), page=page))
+        part = store.read(lambda tx: records.Search(tx, deals).sorted_part(records.order_by(tx, deals, slug), page))
         assert part.total == 3
         return "".join(record["data"]["name"] for record in part.records)
 

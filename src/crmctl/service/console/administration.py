@@ -245,7 +245,7 @@ def overview(tx: Tx, visit: Visit) -> ConsolePage:
 
 def _count(tx: Tx, crm_object: Mapping[str, Any], slug: str, operator: Operator, value: str) -> str:
     """Return how many records meet the condition, as far as they were counted."""
-    part = records.list_part(tx, crm_object["id"], [Condition(slug, operator, value)], Paging(limit=0))
+    part = records.Search(tx, crm_object["id"], [Condition(slug, operator, value)]).part(Paging(limit=0))
     return counted_up_to(part.total + part.is_more, part.total)
 
 

@@ -164,7 +164,7 @@ def attribute_deletion_text(tx: Tx, attribute: Json) -> str:
     text = f"Its values are removed from every record, without an event. {IRREVERSIBLE}"
     if not attribute["isActive"]:
         return text
-    part = records.list_part(tx, attribute["objectId"], [Condition(attribute["slug"], Operator.IS_NOT_EMPTY)], Paging(limit=0))
+    part = records.Search(tx, attribute["objectId"], [Condition(attribute["slug"], Operator.IS_NOT_EMPTY)]).part(Paging(limit=0))
     some = f"More than {part.total:,}" if part.is_more else f"{part.total:,}"
     among = counted(part.everything, "record")
     among = among if part.is_whole or part.is_more else f"the newest {part.looked:,} of {among}"

@@ -34,7 +34,7 @@ from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Forbidden, NotFound
 from crmctl.service.store import objects, preferences, records
 from crmctl.service.store.condition_sql import MAX_CONDITIONS, Where, read_condition, too_many_conditions
-from crmctl.service.store.record_pages import SORTS, all_sequences, list_sorted
+from crmctl.service.store.record_pages import SORTS
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging, PartOfList
 from crmctl.service.store.tx import Tx, to_micros
@@ -294,15 +294,10 @@ def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, An
 def part_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json, page: Paging) -> PartOfList:
     """Return a page of the list. Raises BadRequest."""
     slug, order = question.sort.removeprefix("-"), "desc" if question.sort.startswith("-") else "asc"
-    chosen, words = matches_of(tx, visit, question, crm_object)
+    search = records.Search(tx, crm_object["id"], *matches_of(tx, visit, question, crm_object))
     if slug not in SORTS:
-        sort = records.order_by(tx, crm_object["id"], slug)
-        return list_sorted(tx, crm_object["id"], sort, chosen, replace(page, order=order), words)
-    page = replace(page, sort=slug, order=order)
-    if not question.is_complete:
-        return records.list_part(tx, crm_object["id"], chosen, page, words)
-    everything = records.count_records(tx, crm_object["id"])
-    return PartOfList(*records.list_records(tx, crm_object["id"], chosen, page, words), everything, everything)
+        return search.sorted_part(records.order_by(tx, crm_object["id"], slug), replace(page, order=order))
+    return search.part(replace(page, sort=slug, order=order), is_complete=question.is_complete)
 
 
 def question_of(fields: Mapping[str, list[str]], crm_object: Json) -> ListQuestion:
@@ -383,7 +378,7 @@ def csv_of(
     """Return the columns of a list, in its order, for the records that meet the conditions."""
     order = Where(question.sort.removeprefix("-"))
     order = order if order.sql in SORTS else records.order_by(tx, crm_object["id"], order.sql)
-    sequences = all_sequences(tx, crm_object["id"], order, question.sort.startswith("-"), conditions, wheres)
+    sequences = records.Search(tx, crm_object["id"], conditions, wheres).sequences(order, question.sort.startswith("-"))
     by_slug = {attribute["slug"]: attribute for attribute in crm_object["attributes"]}
     shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     times = [slug for slug in TIMES if slug in question.columns]

@@ -19,7 +19,7 @@ from crmctl.service.faults import BadRequest, Body, NotFound, shown
 from crmctl.service.store import records as scanning
 from crmctl.service.store import reports
 from crmctl.service.store.condition_sql import ConditionDefinition, Where, compile_condition, read_conditions
-from crmctl.service.store.record_pages import SORTS, all_sequences
+from crmctl.service.store.record_pages import SORTS, Search
 from crmctl.service.store.record_tables import Schema, column, load_schema
 from crmctl.service.store.tx import Tx
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
@@ -361,7 +361,7 @@ def _listed(tx: Tx, plan: Plan) -> tuple[Iterator[Json], bool]:
     # The newest come first unless the report says otherwise.
     sort, is_descending = plan.sort or SORTS[0], plan.descending or plan.sort is None
     order = Where(sort if sort in SORTS else column(plan.schema.attributes[sort]))
-    sequences = all_sequences(tx, plan.schema.object_id, order, is_descending, plan.conditions, most=plan.limit + 1)
+    sequences = Search(tx, plan.schema.object_id, plan.conditions).sequences(order, is_descending, plan.limit + 1)
     records = scanning.records_at(tx, plan.schema, sequences[: plan.limit])
     return ({column: record.get(column) for column in plan.columns} for record in records), len(sequences) > plan.limit
 
