@@ -5,7 +5,7 @@ A single record and a bulk request work alike. A failed row leaves no trace, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -98,41 +98,42 @@ def _held(data: Json, slug: str) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def check_all(schema: Schema, items: Sequence[tuple[Any, str | None]], records: Mapping[str, StoredRecord]) -> list[RecordChange | Fault]:
-    """Return what `check` gives for each of these data and ids, or raises. Rows of a file name the same attributes, which are read
-    together; any irregular row goes through `check`."""
+def check_all(
+    schema: Schema, items: Mapping[int, tuple[Any, str | None]], records: Mapping[str, StoredRecord], failed: dict[int, str]
+) -> dict[int, RecordChange]:
+    """Return what `check` gives for each of these data and ids; add the errors to `failed`. Rows of a file name the same attributes, which
+    are read together; any irregular row goes through `check`."""
     alike: dict[tuple[str, ...], list[int]] = {}
-    for index, (data, _) in enumerate(items):
+    for index, (data, _) in items.items():
         if isinstance(data, dict):
             alike.setdefault(tuple(data), []).append(index)
-    checked: dict[int, RecordChange] = {}
+    projections: dict[int, dict[str, Projection]] = {}
     for slugs, indexes in alike.items():
-        for index, projections in _project_alike(schema, slugs, [items[index][0] for index in indexes], indexes):
-            checked[index] = RecordChange(items[index][1], items[index][0], projections)
-    return [checked.get(index) or _checked(schema, *item, records) for index, item in enumerate(items)]
+        projections |= zip(indexes, _project_alike(schema, slugs, [items[index][0] for index in indexes]), strict=False)
+    checked: dict[int, RecordChange] = {}
+    for index, (data, record_id) in items.items():
+        if known := projections.get(index):
+            checked[index] = RecordChange(record_id, data, known)
+            continue
+        try:
+            checked[index] = check(schema, data, record_id, records.get(record_id or ""))
+        except Fault as fault:
+            failed[index] = fault.message
+    return checked
 
 
-def _project_alike(
-    schema: Schema, slugs: tuple[str, ...], rows: Sequence[Json], indexes: Sequence[int]
-) -> Iterable[tuple[int, dict[str, Projection]]]:
-    """Return the projections of rows with these attributes, nothing if one is irregular."""
+def _project_alike(schema: Schema, slugs: tuple[str, ...], rows: Sequence[Json]) -> Iterator[dict[str, Projection]]:
+    """Yield the projections of rows with these attributes, nothing if one is irregular."""
     if len(rows) < _FEW or not all(slug in schema.attributes for slug in slugs):
         return
     try:
         columns = [project_all(schema.attributes[slug], [row[slug] for row in rows]) for slug in slugs]
     except Invalid:
         return
-    for index, projections in zip(indexes, zip(*columns, strict=True), strict=False):
+    for projections in zip(*columns, strict=True):
         by_slug = dict(zip(slugs, projections, strict=True))
-        if all(by_slug.get(attribute.slug, EMPTY).column is not None for attribute in schema.required):
-            yield index, by_slug
-
-
-def _checked(schema: Schema, data: Any, record_id: str | None, records: Mapping[str, StoredRecord]) -> RecordChange | Fault:
-    try:
-        return check(schema, data, record_id, records.get(record_id or ""))
-    except Fault as fault:
-        return fault
+        is_whole = all(by_slug.get(attribute.slug, EMPTY).column is not None for attribute in schema.required)
+        yield by_slug if is_whole else {}
 
 
 class Writing:
@@ -145,9 +146,9 @@ class Writing:
         self._now = now
         self._at = to_micros(now)
         self._records: dict[str, StoredRecord] = {}
-        self._owners: dict[Key, str] = {}
-        self._released: set[Key] = set()
-        self._claimed: set[Key] = set()
+        self._stored_owners: dict[Key, str] = {}
+        self._owners: dict[Key, str | None] = {}
+        """Owners of the unique values that this transaction gives to a record or takes from it; `_stored_owners` those that it read."""
         self._deleted: list[str] = []
         self._targets: dict[str, set[str]] = {}
         self._entries: list[LoggedChange] = []
@@ -158,7 +159,7 @@ class Writing:
         for attribute in self._schema.unique:
             keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
             sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
-            self._owners.update({(attribute.number, key): owner for key, owner in all_in(self._tx, sql, keys, [attribute.number])})
+            self._stored_owners |= {(attribute.number, key): owner for key, owner in all_in(self._tx, sql, keys, [attribute.number])}
         for attribute in self._schema.attributes.values():
             if attribute.type == AttributeType.REFERENCE:
                 keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
@@ -174,6 +175,7 @@ class Writing:
         sql += f"ORDER BY id{self._tx.dialect.for_update}"
         for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, sorted(set(record_ids))):
             keys = {attribute.number: keys_in(attribute, column) for attribute, column in zip(unique, stored, strict=True)}
+            self._stored_owners |= {(number, key): record_id for number, held in keys.items() for key in held}
             values = self._schema.values_in(data)
             document = jsontext.dumps(values) if self._schema.leaving else data
             self._records[record_id] = StoredRecord(record_id, created_at, updated_at, values, keys, document)
@@ -222,17 +224,16 @@ class Writing:
     def delete(self, record: StoredRecord) -> None:
         del self._records[record.id]
         self._deleted.append(record.id)
-        self._released.update((number, key) for number, keys in record.keys.items() for key in keys)
+        self._owners |= {(number, key): None for number, keys in record.keys.items() for key in keys}
         self._note(change_log.DELETED, record, change_log.whole(record.created_at, record.document))
 
     def flush(self) -> None:
         tx, schema = self._tx, self._schema
         tx.execute_many(f"DELETE FROM {schema.table} WHERE id = ?", [(record_id,) for record_id in self._deleted])
-        tx.execute_many("DELETE FROM unique_value WHERE attribute = ? AND key = ?", sorted(self._released))
-        claimed = sorted(key for key in self._claimed if key in self._owners)
-        tx.execute_many(
-            "INSERT INTO unique_value (attribute, key, record_id) VALUES (?, ?, ?)", [(*key, self._owners[key]) for key in claimed]
-        )
+        moved = sorted(key for key, owner in self._owners.items() if owner != self._stored_owners.get(key))
+        tx.execute_many("DELETE FROM unique_value WHERE attribute = ? AND key = ?", [key for key in moved if key in self._stored_owners])
+        owned = [(*key, owner) for key in moved if (owner := self._owners[key]) is not None]
+        tx.execute_many("INSERT INTO unique_value (attribute, key, record_id) VALUES (?, ?, ?)", owned)
         new = [record for record in self._records.values() if record.is_new]
         self._insert(new)
         for record in self._records.values():
@@ -256,22 +257,17 @@ class Writing:
     def _check_unique(self, change: RecordChange, record: StoredRecord) -> None:
         for attribute in self._schema.unique:
             for key in change.projections.get(attribute.slug, EMPTY).keys:
-                if self._owners.get((attribute.number, key), record.id) != record.id:
+                place = (attribute.number, key)
+                if self._owners.get(place, self._stored_owners.get(place)) not in (None, record.id):
                     raise Conflict(f"{attribute.slug} must be unique, and another record has this value", {"slug": attribute.slug})
 
     def _take_keys(self, change: RecordChange, record: StoredRecord) -> None:
         for attribute in self._schema.unique:
             projection = change.projections.get(attribute.slug)
-            if projection is None:
-                continue
-            number = attribute.number
-            for key in record.keys.get(number, ()):
-                self._released.add((number, key))
-                self._owners.pop((number, key), None)
-            record.keys[number] = projection.keys
-            for key in projection.keys:
-                self._claimed.add((number, key))
-                self._owners[number, key] = record.id
+            if projection is not None:
+                self._owners |= {(attribute.number, key): None for key in record.keys.get(attribute.number, ())}
+                self._owners |= {(attribute.number, key): record.id for key in projection.keys}
+                record.keys[attribute.number] = projection.keys
 
     def _insert(self, records: Sequence[StoredRecord]) -> None:
         columns: dict[str, list[Any]] = {

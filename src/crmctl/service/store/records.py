@@ -13,9 +13,9 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Fault, NotFound, PreconditionFailed, shown
 from crmctl.service.store import record_tables
 from crmctl.service.store.condition_sql import Where, combine, compile_conditions, compile_part, holds_words
-from crmctl.service.store.record_pages import Paging, PartOfList, count_records, list_part, list_records, wire_of, write_list
+from crmctl.service.store.record_pages import Paging, PartOfList, Search, count_records, list_records, wire_of, write_list
 from crmctl.service.store.record_tables import Schema, load_schema
-from crmctl.service.store.record_writes import RecordChange, StoredRecord, Writing, check, check_all
+from crmctl.service.store.record_writes import StoredRecord, Writing, check, check_all
 from crmctl.service.store.tx import MAX_IN, Row, Stamp, Tx, all_in, required, to_wire
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.filters import Condition
@@ -24,7 +24,7 @@ from crmctl.values.operators import Kind, Operator
 from crmctl.values.projection import project
 from crmctl.values.value_readers import Invalid, canonical_uuid, read_name
 
-__all__ = ["Paging", "PartOfList", "count_records", "list_part", "list_records", "write_list"]
+__all__ = ["Paging", "PartOfList", "Search", "count_records", "list_records", "write_list"]
 
 UPSERT = "upsert"
 
@@ -102,14 +102,9 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp:
             read[index] = _read_item(item, mode)
         except Fault as fault:
             failed[index] = fault.message
-    changes: dict[int, RecordChange] = {}
     writing = Writing(tx, schema, **stamp)
     stored = writing.load(record_id for _, record_id in read.values() if record_id)
-    for index, checked in zip(read, check_all(schema, list(read.values()), stored), strict=True):
-        if isinstance(checked, Fault):
-            failed[index] = checked.message
-        else:
-            changes[index] = checked
+    changes = check_all(schema, read, stored, failed)
     writing.prepare(list(changes.values()))
     counts = {"created": 0, "updated": 0}
     for index, change in changes.items():
