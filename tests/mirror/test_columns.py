@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crmctl.mirror.file import quoted, table_columns, wire_text
+from crmctl.mirror.file import quoted, table_columns
 from crmctl.mirror.mirror_tables import ObjectTable
 from crmctl.models import jsontext
 from crmctl.models.resources import Attribute, Record
@@ -110,7 +110,7 @@ def test_text_that_is_no_unicode_is_kept_in_the_wire_form(db: sqlite3.Connection
     odd = record("1", note="half \ud83d pair \0 end")
     made.write([odd])
     assert row(db)["note"] == "half ? pair \0 end"
-    assert jsontext.loads(wire_text(odd.wire)) == odd.wire == jsontext.loads(row(db)["_data"])
+    assert jsontext.loads(jsontext.dumps(odd.wire)) == odd.wire == jsontext.loads(row(db)["_data"])
 
 
 def test_writing_the_same_again_changes_nothing(db: sqlite3.Connection) -> None:

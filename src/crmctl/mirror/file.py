@@ -97,16 +97,6 @@ def clean_text(text: str) -> str:
     return text
 
 
-def wire_text(wire: Mapping[str, Any]) -> str:
-    """Return a resource as one line of JSON; lone surrogates are escaped."""
-    text = jsontext.dumps(wire)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "".join(letter if not 0xD800 <= ord(letter) < 0xE000 else f"\\u{ord(letter):04x}" for letter in text)
-    return text
-
-
 def searched_text(data: Mapping[str, Any]) -> str:
     """Return every text in a record's data except ids, one per line."""
     return clean_text("\n".join(_texts(data)))
@@ -141,7 +131,7 @@ def _shown(attribute: Attribute, value: Any) -> SqlValue:
     if attribute.type == AttributeType.REFERENCE and not attribute.is_list and isinstance(value, list) and len(value) == 1:
         value = value[0]
     if attribute.is_list or attribute.type == AttributeType.LIST or isinstance(value, list):
-        return clean_text(jsontext.dumps(value))
+        return jsontext.dumps(value)
     if isinstance(value, dict):
         value = _of_parts(attribute, value)
     return _number(value) if attribute.type in _NUMBERS and isinstance(value, str) else _plain(value)
@@ -164,7 +154,7 @@ def _plain(value: Any) -> SqlValue:
         return value
     if isinstance(value, Decimal):
         return plain_decimal(value)
-    return clean_text(value) if isinstance(value, str) else clean_text(jsontext.dumps(value))
+    return clean_text(value) if isinstance(value, str) else jsontext.dumps(value)
 
 
 def _of_parts(attribute: Attribute, value: Json) -> SqlValue:
@@ -172,13 +162,13 @@ def _of_parts(attribute: Attribute, value: Json) -> SqlValue:
     if attribute.type in JOINED_BY:
         parts = [_part(attribute, part, value) for part in PART_NAMES[attribute.type]]
         text = JOINED_BY[attribute.type].join(str(part) for part in parts if part not in (None, ""))
-        return text or clean_text(jsontext.dumps(value))
+        return text or jsontext.dumps(value)
     main = _MAIN_PARTS.get(attribute.type or "")
     if main is not None and (part_value := _part(attribute, main, value)) is not None:
         return part_value
     if attribute.type == AttributeType.REFERENCE and isinstance(record_id := reference_id(value), str):
         return clean_text(record_id)
-    return clean_text(jsontext.dumps(value))
+    return jsontext.dumps(value)
 
 
 def _part(attribute: Attribute, part: str, value: Any) -> SqlValue:

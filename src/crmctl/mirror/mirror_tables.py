@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from crmctl.bulk_context import Progress
-from crmctl.clock import Clock
-from crmctl.frozen import frozen
 from crmctl.mirror.changes import create_triggers, log_updates
 from crmctl.mirror.file import (
     MirrorFile,
@@ -23,14 +18,10 @@ from crmctl.mirror.file import (
     search_table,
     searched_text,
     table_columns,
-    wire_text,
 )
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Activity, Attribute, Member, Object, Record
-from crmctl.read.export_passes import Staging, remove_staging, reopen_staging
-from crmctl.read.records import CountedReads, Sweep, SweepState
-from crmctl.read.stable_pages import Listing, PassStatistics, Position
 from crmctl.values.moments import micros_of
 
 CHUNK = 500
@@ -61,6 +52,14 @@ class Written:
         self.deleted_ids += other.deleted_ids
 
 
+Sight = Callable[[str, str | None, str | None], object]
+"""Hears of a difference: the id of a record, what the mirror held, and what the service lists, None for a deleted one."""
+
+
+def overlook(_record_id: str, _held: str | None, _listed: str | None) -> None:
+    """Ignore a difference."""
+
+
 class ObjectTable:
     """The table of one object. `loose` grows when a number appears that SQLite cannot hold exactly; `rebuild` then changes the column."""
 
@@ -70,7 +69,7 @@ class ObjectTable:
         self.loose = set(loose)
         self.grown = False
         self._db = db
-        self.quoted_name = self._table = quoted(name)
+        self._table = quoted(name)
         self._search = quoted(search_table(name))
         self._has_search = has_full_text(db)
         self._plan()
@@ -113,16 +112,18 @@ class ObjectTable:
             records = [without_values(Record.parse(jsontext.loads(row[1])), without) for row in rows]
             self.write(records)
             if is_logged and without:
-                pairs = ((record.id, row[1], wire_text(record.wire)) for row, record in zip(rows, records, strict=True))
+                pairs = ((record.id, row[1], jsontext.dumps(record.wire)) for row, record in zip(rows, records, strict=True))
                 log_updates(self._db, self.name, (pair for pair in pairs if pair[1] != pair[2]))
         self._db.execute(f"DROP TABLE {old}")
         if is_logged:
             create_triggers(self._db, self.name)
 
-    def write(self, records: Iterable[Record]) -> Written:
+    def write(self, records: Iterable[Record], see: Sight = overlook) -> Written:
+        """Write the records that differ. `see` hears of each."""
         done = Written()
         for record in records:
-            row = self._row(record, wire_text(record.wire))
+            text = jsontext.dumps(record.wire)
+            row = self._row(record, text)
             stored = self._db.execute(self._compare, [*row, record.id]).fetchone()
             if stored is None:
                 number = self._db.execute(self._insert, row).lastrowid
@@ -134,6 +135,7 @@ class ObjectTable:
                 self._unsearch(number, stored[1])
                 self._db.execute(self._update, [*row, number])
                 done.updated += 1
+            see(record.id, stored and stored[1], text)
             if self._has_search:
                 self._db.execute(f"INSERT INTO {self._search} (rowid, text) VALUES (?, ?)", (number, searched_text(record.data)))
         return done
@@ -164,11 +166,6 @@ class ObjectTable:
     def count(self) -> int:
         return int(self._db.execute(f"SELECT count(*) FROM {self._table}").fetchone()[0])
 
-    def holds(self, record: Record) -> bool:
-        """Whether every column of this record holds what the record puts there."""
-        stored = self._db.execute(self._compare, [*self._row(record, wire_text(record.wire)), record.id]).fetchone()
-        return stored is not None and bool(stored[2])
-
     def known(self, record_id: str) -> KnownRecord | None:
         row = self._db.execute(f"SELECT id, _created, _updated, _data FROM {self._table} WHERE id = ?", (record_id,)).fetchone()
         return None if row is None else KnownRecord(*row)
@@ -188,8 +185,23 @@ class ObjectTable:
     def wires(self) -> Iterator[str]:
         return (row[0] for row in self._db.execute(f"SELECT _data FROM {self._table} ORDER BY _created, _no"))
 
-    def ids(self) -> Iterator[str]:
-        return (row[0] for row in self._db.execute(f"SELECT id FROM {self._table}"))
+
+def begin_list(db: sqlite3.Connection) -> None:
+    """Begin to note the ids of a list. They are in a temporary table, for each connection one."""
+    db.execute("CREATE TEMP TABLE IF NOT EXISTS _seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
+    db.execute("DELETE FROM temp._seen")
+
+
+def note_listed(db: sqlite3.Connection, record_id: str) -> bool:
+    """Note an id of the list; return whether it is new."""
+    return db.execute("INSERT OR IGNORE INTO temp._seen VALUES (?)", (record_id,)).rowcount == 1
+
+
+def unlisted(db: sqlite3.Connection, table: str, lowest: int | None = None) -> list[str]:
+    """Return the ids in a table that the list lacks; with `lowest`, those of records changed since."""
+    where, values = ("", ()) if lowest is None else (" AND _updated >= ?", (lowest,))
+    statement = f"SELECT id FROM {quoted(table)} WHERE id NOT IN (SELECT id FROM temp._seen){where}"
+    return [row[0] for row in db.execute(statement, values)]
 
 
 def without_values(record: Record, slugs: Collection[str]) -> Record:
@@ -211,7 +223,7 @@ def write_object(file: MirrorFile, of: Object, attributes: Sequence[Attribute], 
     """Write an object and its attributes; `column_name` is NULL for one without its own column."""
     row = (
         of.id, of.slug, state.table_name, of.type, of.plural_name, of.singular_name, of.description, of.is_active, of.created_at,
-        of.updated_at, wire_text(of.wire),
+        of.updated_at, jsontext.dumps(of.wire),
     )  # fmt: skip
     _insert(file, "objects", row)
     file.db.execute("DELETE FROM attributes WHERE object_id = ?", (of.id,))
@@ -222,7 +234,7 @@ def write_object(file: MirrorFile, of: Object, attributes: Sequence[Attribute], 
             attribute.id, of.id, attribute.slug, attribute.name, attribute.type, attribute.slug if attribute.id in columns else None,
             attribute.is_required, attribute.is_unique, attribute.is_list, attribute.is_active, attribute.display_order,
             None if attribute.config is None else jsontext.dumps(attribute.config),
-            attribute.created_at, attribute.updated_at, wire_text(attribute.wire),
+            attribute.created_at, attribute.updated_at, jsontext.dumps(attribute.wire),
         )  # fmt: skip
         _insert(file, "attributes", fields)
 
@@ -232,7 +244,7 @@ def write_members(file: MirrorFile, members: Iterable[Member]) -> None:
     for member in members:
         user = member.user
         person = (user.id, user.name, user.email, user.image) if user is not None else (None,) * 4
-        _insert(file, "members", (member.id, member.role, *person, member.created_at, wire_text(member.wire)))
+        _insert(file, "members", (member.id, member.role, *person, member.created_at, jsontext.dumps(member.wire)))
 
 
 def _activity_row(activity: Activity) -> list[SqlValue]:
@@ -242,7 +254,7 @@ def _activity_row(activity: Activity) -> list[SqlValue]:
     row = [
         activity.id, activity.title, activity.summary, activity.activity_date,
         None if participants is None else jsontext.dumps(participants),
-        *person, activity.created_at, activity.updated_at, wire_text(activity.wire),
+        *person, activity.created_at, activity.updated_at, jsontext.dumps(activity.wire),
     ]  # fmt: skip
     return [clean_text(value) if isinstance(value, str) else value for value in row]
 
@@ -272,56 +284,3 @@ def activity_texts(wire: Mapping[str, Any]) -> Json:
 def _insert(file: MirrorFile, table: str, row: Sequence[Any]) -> None:
     values = [clean_text(value) if isinstance(value, str) else value for value in row]
     file.db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", values)
-
-
-@frozen
-class FullRead:
-    """A full read. `begun`: when, by the service's clock and this machine's; `newest`: the newest change then; in microseconds.
-
-    `is_stable`: every group of equal creation times is known to be complete.
-    """
-
-    begun: tuple[int, int]
-    newest: int | None
-    is_stable: bool = True
-
-
-@contextmanager
-def staged(mirror: Path, object_id: str, request: Mapping[str, Any], clock: Clock, *, resumes: bool = True) -> Iterator[Staging]:
-    """Open the file of a full read: the remains of an interrupted read with the same `request` if `resumes`, else an empty one.
-
-    The file is deleted when the block ends without an error.
-    """
-    place = _place(mirror, object_id)
-    staging, _ = reopen_staging(place, dict(request), clock, resumes=resumes)
-    with staging:
-        yield staging
-    remove_staging(place)
-
-
-def discard_scan(mirror: Path, object_id: str) -> None:
-    """Delete the remains of an interrupted full read, which the mirror has overtaken."""
-    remove_staging(_place(mirror, object_id))
-
-
-def scan_into(staging: Staging, lister: CountedReads, object_id: str, begun: FullRead, progress: Progress) -> FullRead:
-    """Read every record that exists from beginning to end, as of some moment in between. Raises what a sweep raises."""
-    noted = staging.noted("scan")
-    if noted is not None:
-        *began, newest = noted["begin"]
-        begun = FullRead((began[0], began[1]), newest)
-        state, statistics = SweepState.from_document(noted["sweep"]), PassStatistics(**noted["statistics"])
-    else:
-        state, statistics = SweepState(Position()), PassStatistics()
-    sweep = Sweep(lister, Listing(object_id), statistics, state)
-    for page in sweep.pages():
-        with staging.step():
-            new = staging.merge(page)
-            document = {"begin": [*begun.begun, begun.newest], "sweep": asdict(sweep.state), "statistics": vars(statistics)}
-            staging.note("scan", document)
-        progress.advance(new)
-    return replace(begun, is_stable=statistics.unstable == 0)
-
-
-def _place(mirror: Path, object_id: str) -> Path:
-    return mirror.with_name(f"{mirror.name}.{object_id}.reading")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from crmctl.bulk_context import BulkContext, showing
@@ -11,7 +11,16 @@ from crmctl.client.answers import Page
 from crmctl.errors import NotFoundError, RejectedError, ServiceError
 from crmctl.frozen import frozen
 from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, why_anew
-from crmctl.mirror.mirror_tables import FullRead, ObjectTable, Written, discard_scan, scan_into, staged, without_values
+from crmctl.mirror.mirror_tables import (
+    ObjectTable,
+    Sight,
+    Written,
+    begin_list,
+    note_listed,
+    overlook,
+    unlisted,
+    without_values,
+)
 from crmctl.mirror.proof import (
     CannotProve,
     ChangeReader,
@@ -26,9 +35,9 @@ from crmctl.mirror.proof import (
 )
 from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, Attribute, Record
-from crmctl.read.export_passes import GatherMark, Staging
+from crmctl.read.export_passes import Gathering, GatherMark, GatherState, Staging, remove_staging, reopen_staging
 from crmctl.read.records import CountedReads
-from crmctl.values.moments import MICROS, micros_of, micros_of_date
+from crmctl.values.moments import micros_of
 
 RETRIES = 3
 """How often the search for deletions restarts because other clients write."""
@@ -72,6 +81,7 @@ class ObjectSync:
         self._audited: int | None = None
         self.file = file
         self.state = state
+        self._place = file.path.with_name(f"{file.path.name}.{state.object_id}.reading")
         self._kept = [attribute for attribute in attributes if attribute.slug not in state.excluded]
         self._fingerprint = fingerprint_of(attributes)
         self.table = ObjectTable(file.db, state.table_name, self._kept, state.loose)
@@ -86,11 +96,11 @@ class ObjectSync:
             except CannotProve as doubt:
                 why = doubt.reason
             else:
-                discard_scan(self.file.path, self.state.object_id)
+                remove_staging(self._place)
                 return result
         page = self._head()
         if (result_at_once := self._at_once(page, why)) is not None:
-            discard_scan(self.file.path, self.state.object_id)
+            remove_staging(self._place)
             return result_at_once
         with self.staged() as staging:
             written = self.take(staging, self.scan(staging, why, page))
@@ -226,30 +236,38 @@ class ObjectSync:
                 written.updated += self.table.write([record]).updated
         db.execute("DELETE FROM _reread WHERE object_id = ?", (object_id,))
 
-    def staged(self, *, resumes: bool = True) -> AbstractContextManager[Staging]:
-        """Open the file that keeps an unfinished full read. A read with other attributes is not resumed."""
+    @contextmanager
+    def staged(self, *, resumes: bool = True) -> Iterator[Staging]:
+        """Open the file that keeps an unfinished full read, and delete it when the block ends without an error.
+
+        A read with other attributes is not resumed.
+        """
         request = {"object": self.state.object_id, "excluded": sorted(self.state.excluded), "attributes": self._fingerprint}
-        return staged(self.file.path, self.state.object_id, request, self._clock, resumes=resumes)
+        staging, _ = reopen_staging(self._place, request, self._clock, resumes=resumes)
+        with staging:
+            yield staging
+        remove_staging(self._place)
 
     def _head(self) -> Page[Record]:
         return self.lister.list_records(self.state.object_id, sort="updated_at", order="desc", limit=PAGE_LIMIT, offset=0)
 
-    def scan(self, staging: Staging, why: str, head: Page[Record] | None = None) -> FullRead:
+    def scan(self, staging: Staging, why: str, head: Page[Record] | None = None) -> GatherState:
         """Read everything into the staging, and announce a long reading. Raises what a sweep raises."""
         page = head or self._head()
         if (page.total or 0) > ANNOUNCED * PAGE_LIMIT:
             pages = -(-(page.total or 0) // PAGE_LIMIT)
             self._progress.note(f"reading all of {self.state.slug} for the mirror, because {why}: about {pages:,} requests")
-        here = int(self._clock.now() * MICROS)
-        date = micros_of_date(page.date)
-        newest = micros_of(page.items[0].updated_at) if page.items else None
-        begun = FullRead((here if date is None else date, here), newest)
         with showing(self._progress, f"reading {self.state.slug}", page.total, PAGE_LIMIT) as progress:
-            return scan_into(staging, self.lister, self.state.object_id, begun, progress)
+            gathering = Gathering(self.lister, self.state.object_id, staging, self._clock, progress)
+            if gathering.state.started is None:
+                gathering.begin(page)
+            gathering.sweep()
+        return gathering.state
 
-    def take(self, staging: Staging, scan: FullRead) -> Written:
+    def take(self, staging: Staging, scan: GatherState, see: Sight = overlook) -> Written:
+        """Make the table hold what was read. `see` hears of each difference."""
         with self.file.transaction():
-            written = self._replace(Record.parse(jsontext.loads(wire)) for wire in staging.wires())
+            written = self._replace((Record.parse(jsontext.loads(wire)) for wire in staging.wires()), see)
             self._prove(scan, written)
         return written
 
@@ -264,19 +282,18 @@ class ObjectSync:
             self._save(read, f"one page held all {page.total:,} that are counted", "everything")
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
-    def _replace(self, records: Iterable[Record]) -> Written:
+    def _replace(self, records: Iterable[Record], see: Sight = overlook) -> Written:
         """Make the table hold exactly these records."""
-        self.prepare_table()
-        db = self.file.db
-        db.execute("CREATE TEMP TABLE IF NOT EXISTS _present (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        db.execute("DELETE FROM temp._present")
-        written = Written()
+        db, written = self.file.db, Written()
+        self._prepare_table()
+        begin_list(db)
         for record in records:
-            db.execute("INSERT OR IGNORE INTO temp._present VALUES (?)", (record.id,))
-            written.add(self.table.write([record]))
-        gone = db.execute(f"SELECT id FROM {self.table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._present)").fetchall()
-        written.deleted_ids = [row[0] for row in gone]
+            note_listed(db, record.id)
+            written.add(self.table.write([record], see))
+        written.deleted_ids = unlisted(db, self.table.name)
         self._refuse_older_list(written.deleted_ids)
+        for record_id in written.deleted_ids:
+            see(record_id, None, None)
         self.table.delete(written.deleted_ids)
         db.execute("DELETE FROM _reread WHERE object_id = ?", (self.state.object_id,))
         return written
@@ -299,10 +316,10 @@ class ObjectSync:
                 retryable=True,
             )
 
-    def _prove(self, scan: FullRead, written: Written) -> None:
+    def _prove(self, scan: GatherState, written: Written) -> None:
         """Record what a full read proves: its start at least, and with changes and count the present."""
-        changes = ChangesRead(next_mark(scan.begun, scan.newest), scan.newest, None)
-        if not scan.is_stable:
+        changes = ChangesRead(next_mark((scan.as_of, scan.taken), scan.newest), scan.newest, None)
+        if scan.statistics.unstable:
             self._save(changes, "not proven: records of one creation time came in another order every time", "everything", proven=False)
             return
         self.file.db.execute("SAVEPOINT begun")
@@ -333,7 +350,7 @@ class ObjectSync:
             self.state.since = None
             self.file.save(self.state)
 
-    def prepare_table(self) -> None:
+    def _prepare_table(self) -> None:
         """Create the table, or fit its columns to the present attributes."""
         exists = self.file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.table.name,)).fetchone()
         if not exists:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from crmctl.clock import Clock
 from crmctl.errors import NotFoundError, RejectedError
 from crmctl.frozen import frozen
-from crmctl.mirror.file import wire_text
-from crmctl.mirror.mirror_tables import ObjectTable, Written
+from crmctl.mirror.mirror_tables import ObjectTable, Written, begin_list, note_listed, unlisted
+from crmctl.models import jsontext
 from crmctl.models.resources import PAGE_LIMIT, Record
 from crmctl.read.export_passes import LOOKBACK, ROUNDS, UNEVEN, GatherMark
 from crmctl.read.records import CountedReads
@@ -89,8 +89,7 @@ class ChangeReader:
 
         With `whole`, read the whole look-back before it too. Raises CannotProve, and what requests raise.
         """
-        self._db.execute("CREATE TEMP TABLE IF NOT EXISTS _seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
-        self._db.execute("DELETE FROM temp._seen")
+        begin_list(self._db)
         written = Written()
         first = latest = self._pass(mark, written, mark.since if whole else _latest_known(mark.as_of, newest), overlaps=True)
         rounds = 1
@@ -154,7 +153,7 @@ class ChangeReader:
         counted = first.total
         if counted is None or first.walks or counted != self._lister.total or counted >= self._table.count():
             return False
-        return not self._unseen(first.lowest)
+        return not unlisted(self._db, self._table.name, first.lowest)
 
     def _begin(self, page: list[Record]) -> _PassResult:
         here = int(self._clock.now() * MICROS)
@@ -166,9 +165,9 @@ class ChangeReader:
         self.shows_order = self.shows_order or created not in (sorted(created), sorted(created, reverse=True))
         news = []
         for record in page:
-            is_first = self._db.execute("INSERT OR IGNORE INTO temp._seen VALUES (?)", (record.id,)).rowcount
+            is_first = note_listed(self._db, record.id)
             changed, stored = micros_of(record.updated_at) or 0, self._table.known(record.id)
-            if stored is not None and stored.wire == wire_text(record.wire):
+            if stored is not None and stored.wire == jsontext.dumps(record.wire):
                 result.overlap += is_first  # repeated records may be changes read a moment ago
                 continue
             if stored is not None and changed < stored.updated:
@@ -184,7 +183,7 @@ class ChangeReader:
 
     def _drop_unseen(self, first: _PassResult, latest: _PassResult, written: Written) -> None:
         """Delete records that should stand in the part of the list that was read, and do not."""
-        unseen = self._unseen(first.lowest)
+        unseen = unlisted(self._db, self._table.name, first.lowest)
         if not unseen:
             return
         if latest.total is not None and len(unseen) > self._table.count() - latest.total:
@@ -208,11 +207,6 @@ class ChangeReader:
             except NotFoundError:
                 continue
             raise CannotProve("a record is not among the changes and is there, as after a backup was put back", contradicts=True)
-
-    def _unseen(self, lowest: int | None) -> list[str]:
-        where, values = ("", ()) if lowest is None else (" AND _updated >= ?", (lowest,))
-        statement = f"SELECT id FROM {self._table.quoted_name} WHERE id NOT IN (SELECT id FROM temp._seen){where}"
-        return [row[0] for row in self._db.execute(statement, values)]
 
 
 def _latest_known(as_of: int, newest: int | None) -> int:
@@ -418,7 +412,7 @@ def places(start: int, stop: int, step: int) -> list[int]:
 def _fits(page: Slice, table: ObjectTable) -> bool:
     for row in page.rows:
         stored = table.known(row.id)
-        if stored is None or stored.wire != wire_text(row.wire):
+        if stored is None or stored.wire != jsontext.dumps(row.wire):
             return False
     edges = [place for place in range(1, len(page.keys)) if page.keys[place - 1] < page.keys[place]]
     return all(table.count_changed_after(-page.keys[place]) == page.offset + place for place in (*edges[:1], *edges[-1:]))
@@ -446,7 +440,7 @@ def compare(page: Slice, table: ObjectTable, read: ChangesRead) -> int:
         if stored is None:
             if changed < read.mark.since:
                 raise CannotProve("a record is there whose creation was never seen")
-        elif stored.wire != wire_text(record.wire):
+        elif stored.wire != jsontext.dumps(record.wire):
             if changed <= stored.updated:
                 raise CannotProve("a record has changed without its time of change")
             if changed < read.mark.as_of - UNEVEN:

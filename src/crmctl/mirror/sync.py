@@ -25,16 +25,20 @@ from crmctl.mirror.file import (
     remove_mirror,
     search_table,
     searched_text,
-    wire_text,
     writing_turn,
 )
 from crmctl.mirror.mirror_tables import (
     ObjectTable,
+    Sight,
     Written,
     activity_texts,
+    begin_list,
     create_search,
     has_full_text,
     holds_activity,
+    note_listed,
+    overlook,
+    unlisted,
     write_activity,
     write_members,
     write_object,
@@ -45,6 +49,7 @@ from crmctl.mirror.proof import CannotProve, most_asked_for
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Activity, Attribute, AttributeType, Object, Record
+from crmctl.read.export_passes import Staging
 from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics, Unsorted
 from crmctl.values.moments import MICROS, micros_of_date, to_timestamp
 
@@ -69,41 +74,36 @@ class ActivityLister:
         return Page([Record.parse(item.wire) for item in page.items], page.total, page.limit, page.offset, page.date)
 
 
-@frozen
-class ActivityReading:
-    """All activities that were read, in `temp._listed`.
-
-    `begun`: when, by the service's clock and this machine's; `doubt`: why some may be missing.
-    """
-
-    begun: tuple[int, int]
-    doubt: str
-    requests: int
-
-
-def read_activities(context: BulkContext, file: MirrorFile) -> ActivityReading:
+def sync_activities(context: BulkContext, file: MirrorFile, see: Sight = overlook) -> ObjectResult:
+    """Read all activities, and make the mirror hold exactly these. `see` hears of each difference."""
     lister, requests = ActivityLister(context.service), 0
     taken = int(context.clock.now() * MICROS)
-    db = file.db
-    with showing(context.listener.progress, "reading activities", None, PAGE_LIMIT) as progress:
-        db.execute("CREATE TEMP TABLE IF NOT EXISTS _listed (id TEXT PRIMARY KEY, wire TEXT NOT NULL) WITHOUT ROWID")
-        db.execute("DELETE FROM temp._listed")
-        for reading in range(READINGS):
-            statistics, before = PassStatistics(), _listed(file)
-            for page in _pages(lister, statistics):
-                rows = [(record.id, wire_text(record.wire)) for record in page]
-                db.executemany("INSERT OR REPLACE INTO temp._listed VALUES (?, ?)", rows)
-                progress.advance(len(page))
-            requests += statistics.requests
-            doubt = _doubt(statistics, lister.total, _listed(file), before if reading else -1)
-            if not doubt or statistics.unstable:
-                break
-    date = micros_of_date(lister.date)
-    return ActivityReading((taken if date is None else date, taken), doubt, requests)
-
-
-def _listed(file: MirrorFile) -> int:
-    return int(file.db.execute("SELECT count(*) FROM temp._listed").fetchone()[0])
+    state = file.state(ACTIVITIES) or SyncState(ACTIVITIES, ACTIVITIES, ACTIVITIES)
+    with Staging() as staging:
+        with showing(context.listener.progress, "reading activities", None, PAGE_LIMIT) as progress:
+            for reading in range(READINGS):
+                statistics, before = PassStatistics(), len(staging)
+                for page in _pages(lister, statistics):
+                    with staging.step():
+                        staging.merge(page)
+                    progress.advance(len(page))
+                requests += statistics.requests
+                doubt = _doubt(statistics, lister.total, len(staging), before if reading else -1)
+                if not doubt or statistics.unstable:
+                    break
+        date = micros_of_date(lister.date)
+        with file.transaction():
+            written = _replace(file, staging, see)
+            _index_activities(file, changed=bool(written.created or written.updated or written.deleted))
+            state.as_of, state.taken = taken if date is None else date, taken
+            state.records = len(staging)
+            state.proven = not doubt
+            state.proof = f"not proven: {doubt}" if doubt else "all of them were read"
+            state.how, state.requests = "everything", requests
+            state.total_requests += requests
+            state.syncs += 1
+            file.save(state)
+    return ObjectResult(state, written, "everything", "activities have no list of changes", requests)
 
 
 def _doubt(statistics: PassStatistics, total: int | None, listed: int, before: int) -> str:
@@ -116,32 +116,7 @@ def _doubt(statistics: PassStatistics, total: int | None, listed: int, before: i
     return "" if total is None or listed >= total else f"{total:,} are counted, {listed:,} are listed"
 
 
-def take_activities(file: MirrorFile, reading: ActivityReading) -> ObjectResult:
-    state = file.state(ACTIVITIES) or SyncState(ACTIVITIES, ACTIVITIES, ACTIVITIES)
-    with file.transaction():
-        written = _replace(file)
-        index_activities(file, changed=bool(written.created or written.updated or written.deleted))
-        state.as_of, state.taken = reading.begun
-        state.records = int(file.db.execute("SELECT count(*) FROM activities").fetchone()[0])
-        state.proven = not reading.doubt
-        state.proof = f"not proven: {reading.doubt}" if reading.doubt else "all of them were read"
-        state.how, state.requests = "everything", reading.requests
-        state.total_requests += reading.requests
-        state.syncs += 1
-        file.save(state)
-    reason = "activities have no list of changes"
-    return ObjectResult(state, written, "everything", reason, reading.requests)
-
-
-def wrong_activities(file: MirrorFile) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield the activities that differ from those just read: id, what the mirror holds, what the service listed."""
-    for row in file.db.execute("SELECT l.id, a._data, l.wire FROM temp._listed l LEFT JOIN activities a USING (id)"):
-        if row[1] is None or not holds_activity(file, Activity.parse(jsontext.loads(row[2]))):
-            yield row
-    yield from file.db.execute("SELECT id, _data, NULL FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)")
-
-
-def index_activities(file: MirrorFile, *, changed: bool) -> None:
+def _index_activities(file: MirrorFile, *, changed: bool) -> None:
     """Rebuild the full-text index of activities if something changed."""
     index = search_table(ACTIVITIES)
     is_there = file.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (index,)).fetchone()
@@ -165,18 +140,23 @@ def _pages(lister: ActivityLister, statistics: PassStatistics) -> Iterator[list[
     yield from AnchoredPass(lister, Listing(ACTIVITIES, by_time=False), statistics).pages()
 
 
-def _replace(file: MirrorFile) -> Written:
+def _replace(file: MirrorFile, staging: Staging, see: Sight) -> Written:
     db, written = file.db, Written()
-    for wire, stored in db.execute("SELECT l.wire, a._data FROM temp._listed l LEFT JOIN activities a USING (id)"):
+    begin_list(db)
+    for wire in staging.wires():
         activity = Activity.parse(jsontext.loads(wire))
+        note_listed(db, activity.id)
+        stored = db.execute("SELECT _data FROM activities WHERE id = ?", (activity.id,)).fetchone()
         if stored is None or not holds_activity(file, activity):
+            see(activity.id, stored and stored[0], wire)
             write_activity(file, activity)
             written.updated += stored is not None
             written.created += stored is None
-    gone = db.execute("SELECT id FROM activities WHERE id NOT IN (SELECT id FROM temp._listed)").fetchall()
-    for table, column in (("activities", "id"), ("activity_links", "activity_id")):
-        db.executemany(f"DELETE FROM {table} WHERE {column} = ?", gone)
-    written.deleted_ids = [row[0] for row in gone]
+    written.deleted_ids = unlisted(db, ACTIVITIES)
+    for activity_id in written.deleted_ids:
+        see(activity_id, None, None)
+        for table, column in (("activities", "id"), ("activity_links", "activity_id")):
+            db.execute(f"DELETE FROM {table} WHERE {column} = ?", (activity_id,))
     return written
 
 
@@ -256,7 +236,7 @@ class MirrorSync:
         self._clean_up(objects)
         has_them = self._file.state(ACTIVITIES) is not None
         if request.activities or (request.activities is None and has_them):
-            self.report.results.append(take_activities(self._file, read_activities(self._context, self._file)))
+            self.report.results.append(sync_activities(self._context, self._file))
         self.report.requests += sum(result.requests for result in self.report.results)
         return self.report
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from crmctl.bulk_context import BulkContext
-from crmctl.mirror.file import ACTIVITIES, WAIT_SECONDS, MirrorFile, SyncState, wire_text, writing_turn
+from crmctl.mirror.file import ACTIVITIES, WAIT_SECONDS, MirrorFile, SyncState, writing_turn
+from crmctl.mirror.mirror_tables import Sight
 from crmctl.mirror.object_sync import ObjectSync
 from crmctl.mirror.place import mirror_path
-from crmctl.mirror.sync import MirrorSync, read_activities, take_activities, wrong_activities
+from crmctl.mirror.sync import MirrorSync, sync_activities
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import Record
-from crmctl.read.export_passes import UNEVEN, Staging
-from crmctl.read.stable_pages import SeenIds
+from crmctl.read.export_passes import UNEVEN
 from crmctl.values.moments import micros_of
 
 
@@ -26,16 +25,6 @@ class Wrong(StrEnum):
     MISSING = "missing"
     STALE = "stale"
     GHOST = "ghost"
-
-
-class _Difference(NamedTuple):
-    id: str
-    held: str | None
-    listed: str | None
-
-    @property
-    def is_one_version(self) -> bool:
-        return None not in (self.held, self.listed) and _changed_at(self.held) == _changed_at(self.listed)
 
 
 @dataclass
@@ -69,73 +58,58 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
             verification.records += sync.state.records
             verification.requests += sync.lister.requests
         if state is not None and is_asked:
-            reading = read_activities(context, file)
-            verification.wrong += _verify_activities(file, state)
-            verification.records += take_activities(file, reading).state.records
-            verification.requests += reading.requests
+            [count] = file.db.execute("SELECT count(*) FROM activities").fetchone()
+
+            def take(see: Sight) -> None:
+                result = sync_activities(context, file, see)
+                verification.records += result.state.records
+                verification.requests += result.requests
+
+            verification.wrong += _wrong(state, count, state.as_of - UNEVEN, take)
         return verification
 
 
-def _verify_activities(file: MirrorFile, state: SyncState) -> list[Json]:
-    """Return the wrong activities. Activities that have not changed since the last sync must equal those in the mirror."""
-    [count] = file.db.execute("SELECT count(*) FROM activities").fetchone()
-    differences = [_Difference(*row) for row in wrong_activities(file)]
-    problems = {
-        difference.id: Wrong.STALE if difference.is_one_version else _problem(difference, state.as_of - UNEVEN)
-        for difference in differences
-    }
-    return _told(state, problems, is_intact=count == state.records)
-
-
 def _verify(sync: ObjectSync) -> list[Json]:
+    def take(see: Sight) -> None:
+        with sync.staged(resumes=False) as staging:
+            sync.take(staging, sync.scan(staging, "every record is compared"), see)
+
+    return _wrong(sync.state, sync.table.count(), sync.state.newest, take)
+
+
+def _wrong(state: SyncState, count: int, newest: int | None, take: Callable[[Sight], None]) -> list[Json]:
     """Return the wrong records. Records that the service has not changed since the last sync must equal those in the mirror.
 
-    Records that are gone may have been deleted since. The count was right at the last sync, so they were deleted, unless the mirror lacks
-    other records or its count has changed: then they are reported.
+    `take` reads everything and hears of differences. Records that are gone may have been deleted since. The count was right at the last
+    sync, so they were deleted, unless the mirror lacks other records or its count has changed: then they are reported.
     """
-    state = sync.state
-    newest, is_intact = state.newest, sync.table.count() == state.records
-    with sync.staged(resumes=False) as staging:
-        scan = sync.scan(staging, "every record is compared")
-        with sync.file.transaction():
-            sync.prepare_table()
-        differences = list(_differences(sync, staging))
-        sync.take(staging, scan)
-    return _told(state, {difference.id: _problem(difference, newest) for difference in differences}, is_intact=is_intact)
+    problems: dict[str, Wrong] = {}
 
+    def see(record_id: str, held: str | None, listed: str | None) -> None:
+        if (problem := _problem(held, listed, newest)) is not None:
+            problems[record_id] = problem
 
-def _told(state: SyncState, problems: dict[str, Wrong | None], *, is_intact: bool) -> list[Json]:
-    if is_intact and Wrong.MISSING not in problems.values():
-        problems = {record_id: problem for record_id, problem in problems.items() if problem is not Wrong.GHOST}
+    is_intact = count == state.records
+    take(see)
+    reports_ghosts = not is_intact or Wrong.MISSING in problems.values()
     return [
-        {"object": state.slug, "id": record_id, "problem": str(problem)} for record_id, problem in problems.items() if problem is not None
+        {"object": state.slug, "id": record_id, "problem": str(problem)}
+        for record_id, problem in problems.items()
+        if reports_ghosts or problem is not Wrong.GHOST
     ]
 
 
-def _differences(sync: ObjectSync, staging: Staging) -> Iterator[_Difference]:
-    with SeenIds() as listed:
-        for wire in staging.wires():
-            record = Record.parse(jsontext.loads(wire))
-            listed.add(record.id)
-            if not sync.table.holds(record):
-                stored = sync.table.known(record.id)
-                yield _Difference(record.id, None if stored is None else stored.wire, wire_text(record.wire))
-        for record_id in sync.table.ids():
-            if record_id not in listed and (stored := sync.table.known(record_id)) is not None:
-                yield _Difference(record_id, stored.wire, None)
-
-
-def _problem(difference: _Difference, newest: int | None) -> Wrong | None:
+def _problem(held: str | None, listed: str | None, newest: int | None) -> Wrong | None:
     """Return what is wrong with a record, or None. A change after the last sync's newest change is not the mirror's mistake."""
-    if difference.listed is None:
+    if listed is None:
         return Wrong.GHOST
-    if difference.held == difference.listed:
+    changed = _changed_at(listed)
+    if held is not None and changed == _changed_at(held):
         return Wrong.STALE
-    changed = _changed_at(difference.listed) or 0
     if newest is None or changed > newest:
         return None
-    return Wrong.MISSING if difference.held is None else Wrong.STALE
+    return Wrong.MISSING if held is None else Wrong.STALE
 
 
-def _changed_at(wire: str | None) -> int | None:
-    return micros_of(Record.parse(jsontext.loads(wire)).updated_at) if wire is not None else None
+def _changed_at(wire: str) -> int:
+    return micros_of(Record.parse(jsontext.loads(wire)).updated_at) or 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from crmctl.bulk_context import Progress
+from crmctl.client.answers import Page
 from crmctl.client.directory import Lister
 from crmctl.clock import Clock
 from crmctl.errors import ConfigError, UsageError, reason, storage_error
@@ -150,7 +151,7 @@ RESUMED_WITHIN = 24 * 3600.0
 """Seconds within which an interrupted read is resumed. A later one could hold records deleted since."""
 
 
-_STATE_FORM = 2
+_STATE_FORM = 3
 """Form of the noted progress of a read. Reads with another form begin anew."""
 
 
@@ -272,10 +273,13 @@ class Gathering:
         """Read until the staging is complete. It keeps every page. Raises the errors of a sweep."""
         state = self.state
         if state.started is None:
-            self._begin()
+            state.statistics.requests += 1
+            self.begin(
+                self.lister.list_records(self.object_id, filters=self.conditions, sort="updated_at", order="desc", limit=1, offset=0)
+            )
         while state.phase is not Phase.DONE:
             if state.phase is Phase.SWEEP:
-                self._sweep(self.staging.merge)
+                self.sweep()
                 self._enter(Phase.PRUNE if self.prune else Phase.CHANGES)
             elif state.phase is Phase.PRUNE:
                 self._prune()
@@ -283,11 +287,9 @@ class Gathering:
                 self._follow_changes()
         return state
 
-    def _begin(self) -> None:
-        """Take T0 from the service's clock, and the newest change in case records use another clock."""
+    def begin(self, head: Page[Record]) -> None:
+        """Take T0 from the service's clock, and the newest change in case records use another clock. `head`: the newest changes."""
         state = self.state
-        state.statistics.requests += 1
-        head = self.lister.list_records(self.object_id, filters=self.conditions, sort="updated_at", order="desc", limit=1, offset=0)
         newest = micros_of(head.items[0].updated_at) if head.items else None
         now = self._now(head.date)
         mark = self.mark
@@ -309,14 +311,15 @@ class Gathering:
     def _save(self) -> None:
         self.staging.note("gathering", asdict(self.state))
 
-    def _sweep(self, take: Callable[[Iterable[Record]], int | None]) -> None:
+    def sweep(self, take: Callable[[Iterable[Record]], int | None] | None = None) -> None:
+        """Read every record that exists from beginning to end into the staging, or give the pages to `take`."""
         state, before = self.state, self.state.statistics.requests
         unstable = state.statistics.unstable
         reading = Sweep(self.lister, Listing(self.object_id, self.conditions), state.statistics, state.sweep)
         for page in reading.pages():
             state.sweep = reading.state
             with self.staging.step():
-                new = take(page)
+                new = (take or self.staging.merge)(page)
                 self._save()
             self.progress.advance(len(page) if new is None else new)
         if state.statistics.unstable > unstable:
@@ -334,7 +337,7 @@ class Gathering:
             self.staging.merge(kept)
 
         unstable = self.state.statistics.unstable
-        self._sweep(take)
+        self.sweep(take)
         with self.staging.step():
             if self.state.statistics.unstable == unstable:
                 self.state.pruned = self.staging.prune()
