@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, repeat
+from itertools import chain, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,36 +36,26 @@ class QuotedRecord(NamedTuple):
     problem: Finding | None = None
 
 
-class OrdinaryLines(NamedTuple):
-    """Lines of a table that are one record each, without problems: the number of the first, their texts without line ends, their cells.
-
-    `cells` is None if they were split before.
-    """
-
-    first_line: int
-    texts: list[str]
-    cells: list[list[str]] | None
-
-
 class OrdinaryBlock(Block):
-    """Rows of ordinary lines, split into cells on demand."""
+    """Lines, without their ends, that are one row each, without problems. They are split on demand unless `cells` are given."""
 
-    def __init__(self, first: int, lines: OrdinaryLines, delimiter: str) -> None:
+    has_problems = False
+
+    def __init__(self, first_line: int, lines: list[str], delimiter: str, cells: list[list[str]] | None = None) -> None:
+        self.numbers = range(first_line, first_line + len(lines))
         self._lines = lines
         self._delimiter = delimiter
-        self.ordinals = range(first, first + len(lines.texts))
-        self.has_problems = False
+        self._split = cells
 
     def rows(self) -> Sequence[Row]:
-        numbers = range(self._lines.first_line, self._lines.first_line + len(self.ordinals))
-        fields = zip(self.ordinals, numbers, numbers, self._lines.texts, self.cells(), repeat(None), repeat(None))
+        fields = zip(self.ordinals, self.numbers, self.numbers, self._lines, self.cells(), repeat(None), repeat(None))
         return list(map(_NEW_ROW, fields))
 
     def texts(self) -> Iterable[tuple[int, int, str]]:
-        return zip(self.ordinals, count(self._lines.first_line), self._lines.texts)
+        return zip(self.ordinals, self.numbers, self._lines, strict=True)
 
     def cells(self) -> Sequence[list[str]]:
-        return self._lines.cells or _cells(self._lines.texts, self._delimiter) or ()
+        return self._split or _cells(self._lines, self._delimiter) or ()
 
 
 def _cells(lines: Sequence[str], delimiter: str) -> list[list[str]] | None:
@@ -218,39 +208,28 @@ class DelimitedSource(Source):
         self.dialect = replace(dialect, header=self.header, header_line=header.first_line)
 
     def rows(self) -> Iterator[Row]:
-        for item in self._items():
-            if isinstance(item, Block):
-                yield from item.rows()
-            else:
-                yield item
+        return chain.from_iterable(block.rows() for block in self.blocks())
 
     def blocks(self) -> Iterator[Block]:
+        ordinal, blank, header_seen = 0, 0, False
         rows: list[Row] = []
-        for item in self._items():
-            if isinstance(item, Row):
-                rows.append(item)
-            if rows and (isinstance(item, Block) or len(rows) == CHUNK_ROWS):
+        for record in self._records():
+            if rows and (isinstance(record, OrdinaryBlock) or len(rows) == CHUNK_ROWS):
                 yield Block(rows)
                 rows = []
-            if isinstance(item, Block):
-                yield item
-        if rows:
-            yield Block(rows)
-
-    def _items(self) -> Iterator[Row | Block]:
-        """Yield blocks of ordinary lines, and the other rows one by one."""
-        ordinal, blank, header_seen = 0, 0, False
-        for record in self._records():
-            if isinstance(record, OrdinaryLines):
-                yield OrdinaryBlock(ordinal + 1, record, self._delimiter)
-                ordinal += len(record.texts)
+            if isinstance(record, OrdinaryBlock):
+                record.ordinals = range(ordinal + 1, ordinal + 1 + len(record.numbers))
+                ordinal += len(record.numbers)
+                yield record
             elif record.cells is not None and not header_seen:
                 header_seen = True
             elif (row := self._row(record, ordinal + 1)) is not None:
                 ordinal += 1
-                yield row
+                rows.append(row)
             else:
                 blank += 1
+        if rows:
+            yield Block(rows)
         self.blank_lines = blank
 
     def _row(self, record: QuotedRecord, ordinal: int) -> Row | None:
@@ -274,7 +253,7 @@ class DelimitedSource(Source):
             cells = [without_guard(cell) for cell in cells]
         return Row(ordinal, first, last, raw, cells, None, problem.at(ordinal, first, last) if problem else None)
 
-    def _records(self) -> Iterator[QuotedRecord | OrdinaryLines]:
+    def _records(self) -> Iterator[QuotedRecord | OrdinaryBlock]:
         with open_text(self.path, self.name, self._encoding, compressed=self._compressed) as text:
             lines = Lines(text, self.name)
             number = 1 if separator_of(first := next(lines, "")) else 0
@@ -288,7 +267,7 @@ class DelimitedSource(Source):
             while block := lines.rest():
                 if (ordinary := self._split(block, number + 1)) is not None:
                     yield ordinary
-                    number += len(ordinary.texts)
+                    number += len(ordinary.numbers)
                     continue
                 lines.unread(block)
                 end = number + count_lines(block)
@@ -298,19 +277,19 @@ class DelimitedSource(Source):
                     if number >= end:
                         break
 
-    def _split(self, block: str, first_line: int) -> OrdinaryLines | None:
+    def _split(self, block: str, first_line: int) -> OrdinaryBlock | None:
         """Split whole lines after the header. None if one of them needs a closer look. This is the hot path of large files."""
         text = block.replace("\r\n", "\n") if "\r" in block else block
-        texts = text.removesuffix("\n").split("\n")
+        lines = text.removesuffix("\n").split("\n")
         if first_line in self._ordinary:
-            return OrdinaryLines(first_line, texts, None)
-        if "\r" in text or "" in texts or len(self.header) != self._width or self._excel_safe:
+            return OrdinaryBlock(first_line, lines, self._delimiter)
+        if "\r" in text or "" in lines or len(self.header) != self._width or self._excel_safe:
             return None
-        cells = _cells(texts, self._delimiter)
+        cells = _cells(lines, self._delimiter)
         if cells is None or {*map(len, cells)} != {self._width} or self.header[-1] in map(itemgetter(-1), cells):
             return None
         self._ordinary.add(first_line)
-        return OrdinaryLines(first_line, texts, cells)
+        return OrdinaryBlock(first_line, lines, self._delimiter, cells)
 
 
 def separator_of(line: str) -> str | None:

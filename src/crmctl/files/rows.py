@@ -66,6 +66,8 @@ class Row(NamedTuple):
 class Block:
     """Consecutive rows of a source."""
 
+    ordinals: range
+
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
         self.ordinals = range(rows[0].ordinal, rows[-1].ordinal + 1)
