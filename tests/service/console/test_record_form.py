@@ -36,7 +36,7 @@ def edit(kind: dict[str, Any], value: Any, **typed: str) -> tuple[dict[str, Any]
     stored = fields_for([kind], data, {})
     form = as_sent_by_a_browser(stored)
     form |= {f"f:{kind['slug']}" + (f":{part}" if part != "_" else ""): [text] for part, text in typed.items()}
-    return changes([kind], data, stored, submitted(stored, form))
+    return changes(submitted(stored, form))
 
 
 texts = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00"), max_size=12)
@@ -131,7 +131,7 @@ def test_a_conflict_keeps_my_entries_and_shows_saved_values() -> None:
     first = fields_for(kinds, base, {})
     form = as_sent_by_a_browser(first) | {"f:mine": ["typed"], "f:both": ["typed"]}
     now = fields_for(kinds, base | {"theirs": "saved", "both": "saved"}, {})
-    result = merged(now, submitted(now, form), fingerprints(first))
+    result = merged(submitted(now, form), fingerprints(first))
     assert [(field.inputs[0].text, field.inputs[0].was) for field in result] == [
         ("typed", None),
         ("saved", None),

@@ -11,11 +11,10 @@ from crmctl.models.numbers import counted
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import cells_of
 from crmctl.service.console.noun_pages import actor_name
-from crmctl.service.console.record_form import FormField, fields_for, submitted
+from crmctl.service.console.record_form import FormField, submitted
 from crmctl.service.console.record_list import (
     after_change,
     csv_of,
-    form_attributes,
     is_as_seen,
     is_changeable,
     label_of,
@@ -25,7 +24,7 @@ from crmctl.service.console.record_list import (
     object_of,
     question_of,
 )
-from crmctl.service.console.record_page import read_form, saver_of
+from crmctl.service.console.record_page import read_form, saver_of, stored_form
 from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import activities, objects, records
@@ -115,31 +114,30 @@ def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Co
     """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
     if visit.text("do") == "delete":
         until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
-        return _page(
-            tx, visit, crm_object, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until}
-        )
+        return _page(tx, crm_object, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
     if visit.text("do") == "merge":
         return merge_form(tx, visit, crm_object, selected)
     if visit.text("do") == "csv":
         ids = tuple(record["id"] for record in selected)
         chosen = Where(f"id IN ({', '.join('?' * len(ids))})", ids)
         return csv_of(tx, visit, crm_object, question_of(visit.form, crm_object), [], [chosen])
-    attribute, data, filled, problem = _typed_change(tx, visit, crm_object)
+    field, data, problem = _typed_change(tx, visit, crm_object)
+    attribute = field.attribute
     values = {
         "title": f"Change {attribute['name']} of {counted(len(selected), 'record')}",
         "attribute": attribute,
         "has_items": attribute["isList"] or attribute["type"] == AttributeType.LIST,
-        "field": filled[0],
+        "field": field,
         "how": visit.text("how"),
     }
     if problem or visit.error or not visit.text("step"):
-        return _page(tx, visit, crm_object, selected, values | {"step": "form"} | ({"error": problem} if problem else {}))
+        return _page(tx, crm_object, selected, values | {"step": "form"} | ({"error": problem} if problem else {}))
     new_values = _wanted(visit, selected, attribute["slug"], data)
     changing = [record for record in selected if record["id"] in new_values]
     after = [{"data": {attribute["slug"]: new_values[record["id"]]}} for record in changing[:MOST_SHOWN]]
     cells = [cells_of(tx, [attribute], rows, visit) for rows in (changing[:MOST_SHOWN], after)]
     more = {"step": "preview", "changing": len(changing), "cells": list(zip(*cells, strict=True))}
-    return _page(tx, visit, crm_object, changing, values | more)
+    return _page(tx, crm_object, changing, values | more)
 
 
 def ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
@@ -159,17 +157,14 @@ def _delete(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) ->
     return after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
 
 
-def _typed_change(tx: Tx, visit: Visit, crm_object: Json) -> tuple[Json, Json, list[FormField], str | None]:
-    """Return the chosen attribute, its data and form as typed, and a problem. Raises BadRequest for an attribute that cannot be chosen."""
-    matching = [
-        attribute
-        for attribute in form_attributes(visit, crm_object)
-        if attribute["slug"] == visit.text("attribute") and is_changeable(attribute)
-    ]
-    if not matching:
+def _typed_change(tx: Tx, visit: Visit, crm_object: Json) -> tuple[FormField, Json, str | None]:
+    """Return the field of the chosen attribute as typed, its data, and a problem. Raises BadRequest for one that cannot be chosen."""
+    slug = visit.text("attribute")
+    chosen = [attribute for attribute in crm_object["attributes"] if attribute["slug"] == slug and is_changeable(attribute)]
+    if not chosen:
         raise BadRequest("choose the attribute to change", {"field": "attribute"})
-    blank = fields_for(matching, {}, {})
-    return matching[0], *read_form(tx, matching, {}, (blank, submitted(blank, visit.form)))
+    data, [field], problem = read_form(tx, submitted(stored_form(tx, visit, chosen, {}), visit.form))
+    return field, data, problem
 
 
 def _wanted(visit: Visit, selected: Sequence[Json], slug: str, data: Json) -> Json:
@@ -180,13 +175,13 @@ def _wanted(visit: Visit, selected: Sequence[Json], slug: str, data: Json) -> Js
 
 def _change(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:
     """Write the change of the preview, except in records that changed since. Raises BadRequest if one record refuses its value."""
-    attribute, data, _, problem = _typed_change(tx, visit, crm_object)
+    field, data, problem = _typed_change(tx, visit, crm_object)
     if problem:
         raise BadRequest(problem)
-    new_values = _wanted(visit, selected, attribute["slug"], data)
+    new_values = _wanted(visit, selected, field.slug, data)
     fresh = [record for record in selected if record["id"] in new_values and is_as_seen(visit, record)]
     stamp = visit.stamp()
-    items = [{"id": record["id"], "data": {attribute["slug"]: new_values[record["id"]]}} for record in fresh]
+    items = [{"id": record["id"], "data": {field.slug: new_values[record["id"]]}} for record in fresh]
     if failed := records.bulk_write(tx, crm_object["id"], "upsert", items, **stamp)["failed"]:
         raise BadRequest(f"nothing was changed: {label_of(tx, crm_object, fresh[failed[0]['index']])}: {failed[0]['error']}")
     return after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(new_values) else "records-skipped")
@@ -201,13 +196,11 @@ def _new_value(old: Any, new: Any, how: str) -> Any:
     return items or None
 
 
-def _page(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json], values: Mapping[str, Any]) -> ConsolePage:
-    field: FormField | None = values.get("field")
+def _page(tx: Tx, crm_object: Json, selected: Sequence[Json], values: Mapping[str, Any]) -> ConsolePage:
     shown: Json = {
         "object": crm_object,
         "seen": [f"{record['id']}:{records.version_of(record)}" for record in selected],
         "labels": labelled(tx, crm_object, selected[:MOST_SHOWN]),
-        "targets": {field.slug: visit.slugs.get(field.target_id, "")} if field else {},
     }
     return ConsolePage("selected.html", {**shown, **values})
 

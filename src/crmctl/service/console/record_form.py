@@ -47,110 +47,99 @@ def part_label(part: str) -> str:
 
 @frozen
 class Input:
-    """One input of the form. `kind` names its widget; `was` is the text someone else saved; `choices` are records to choose from."""
+    """One input of the form, with the text of the stored value, and the text that it shows, by default the same.
+
+    `kind` names its widget; `was` is the text someone else saved; `choices` are records to choose from.
+    """
 
     name: str
     label: str
-    text: str
+    stored: str
     kind: str = "text"
     options: tuple[str, ...] = ()
+    typed: str | None = None
     was: str | None = None
     choices: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.stored if self.typed is None else self.typed
 
 
 @frozen
 class FormField:
-    """One attribute with its inputs, hint and problem."""
+    """One attribute in wire form with its stored value, inputs and problem."""
 
-    slug: str
-    label: str
-    type: str
+    attribute: Mapping[str, Any]
+    value: Any
     inputs: tuple[Input, ...]
-    is_required: bool = False
-    hint: str = ""
-    target_id: str = ""
     problem: str = ""
     other: tuple[str, str] | None = None
     """Path and label of the record that already has this unique value."""
 
+    @property
+    def slug(self) -> str:
+        return str(self.attribute["slug"])
 
-Attributes = Sequence[Mapping[str, Any]]
-"""The active attributes of an object, in wire form."""
+    @property
+    def hint(self) -> str:
+        return _HINTS.get(self.inputs[0].kind, "")
+
+    def target(self, slugs: Mapping[str, str]) -> str:
+        """Return the slug of the object whose records the field may name; `slugs` are those of the objects by id."""
+        config = self.attribute["config"] if self.inputs[0].kind == "reference" else None
+        return slugs.get((config or {}).get("allowed_object_id", ""), "")
 
 
-def fields_for(attributes: Attributes, data: Mapping[str, Any], labels: Mapping[str, str]) -> list[FormField]:
+_HINTS = {"lines": "One per line.", "json": "As JSON.", "reference": "Type a part of the name, or an id."}
+
+
+def fields_for(attributes: Sequence[Mapping[str, Any]], data: Mapping[str, Any], labels: Mapping[str, str]) -> list[FormField]:
     """Return the form for stored data. `labels` are the names of linked records by id."""
-    return [_field(attribute, data.get(attribute["slug"]), labels) for attribute in attributes]
+    values = [(attribute, data.get(attribute["slug"])) for attribute in attributes]
+    return [FormField(attribute, value, tuple(_inputs(attribute, value, labels))) for attribute, value in values]
 
 
 def submitted(fields: Sequence[FormField], form: Mapping[str, Sequence[str]]) -> list[FormField]:
     """Return the form as the visitor filled it in. Fields missing from the request keep their text."""
-    return [replace(field, inputs=tuple(replace(box, text=_sent(box, form)) for box in field.inputs)) for field in fields]
+    return [replace(field, inputs=tuple(replace(box, typed=_sent(box, form)) for box in field.inputs)) for field in fields]
 
 
-def changes(
-    attributes: Attributes,
-    data: Mapping[str, Any],
-    stored: Sequence[FormField],
-    filled: Sequence[FormField],
-    is_free: Callable[[str], bool] = lambda _: False,
-) -> tuple[Json, dict[str, str]]:
+def changes(fields: Sequence[FormField], is_free: Callable[[str], bool] = lambda _: False) -> tuple[Json, dict[str, str]]:
     """Return the data of the changed attributes, and the problems by slug. References stay as typed.
 
     `is_free` tells which texts to take unconverted.
     """
     written: Json = {}
     problems: dict[str, str] = {}
-    for attribute, before, after in zip(attributes, stored, filled, strict=True):
-        texts = {_part(now.name): now.text for old, now in zip(before.inputs, after.inputs, strict=True) if old.text != now.text}
-        if not texts:
-            continue
+    for field in fields:
         try:
-            written[attribute["slug"]] = _read(attribute, data.get(attribute["slug"]), texts, before.inputs[0].kind, is_free)
+            if texts := {_part(box.name): box.text for box in field.inputs if box.text != box.stored}:
+                written[field.slug] = _read(field, texts, is_free)
         except (RejectedError, ValueError) as error:
-            problems[attribute["slug"]] = error.message if isinstance(error, RejectedError) else str(error)
+            problems[field.slug] = error.message if isinstance(error, RejectedError) else str(error)
     return written, problems
 
 
 def fingerprints(fields: Sequence[FormField]) -> str:
-    """Return a short hash of each input. The form sends them back, so that a conflict shows which inputs changed."""
-    return " ".join(_fingerprint(box) for field in fields for box in field.inputs)
+    """Return a short hash of each stored text. The form sends them back, so that a conflict shows which inputs changed."""
+    return " ".join(_fingerprint(box.name, box.stored) for field in fields for box in field.inputs)
 
 
-def merged(current: Sequence[FormField], filled: Sequence[FormField], base: str) -> list[FormField]:
+def merged(fields: Sequence[FormField], base: str) -> list[FormField]:
     """Return the form after a conflict: inputs the visitor changed keep the typed text, others show the stored value.
 
     If both people changed an input, `was` shows the stored value.
     """
     seen = set(base.split())
-    merged_fields = []
-    for now, mine in zip(current, filled, strict=True):
-        inputs = []
-        for stored, typed in zip(now.inputs, mine.inputs, strict=True):
-            is_mine = _fingerprint(typed) not in seen
-            is_theirs = _fingerprint(stored) not in seen
-            kept = replace(stored, text=typed.text) if is_mine else stored
-            inputs.append(replace(kept, was=stored.text) if is_mine and is_theirs and typed.text != stored.text else kept)
-        merged_fields.append(replace(now, inputs=tuple(inputs)))
-    return merged_fields
 
+    def merge(box: Input) -> Input:
+        if _fingerprint(box.name, box.text) in seen:
+            return replace(box, typed=None)
+        is_theirs = box.text != box.stored and _fingerprint(box.name, box.stored) not in seen
+        return replace(box, was=box.stored if is_theirs else None)
 
-def _field(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) -> FormField:
-    config = attribute["config"] or {}
-    inputs = _inputs(attribute, value, labels)
-    kind = inputs[0].kind
-    hint = {"lines": "One per line.", "json": "As JSON."}.get(kind, "")
-    if kind == "reference":
-        hint = "Type a part of the name, or an id."
-    return FormField(
-        attribute["slug"],
-        attribute["name"],
-        attribute["type"],
-        tuple(inputs),
-        attribute["isRequired"],
-        hint,
-        config.get("allowed_object_id", "") if kind == "reference" else "",
-    )
+    return [replace(field, inputs=tuple(merge(box) for box in field.inputs)) for field in fields]
 
 
 def _inputs(attribute: Mapping[str, Any], value: Any, labels: Mapping[str, str]) -> list[Input]:
@@ -210,11 +199,11 @@ def _text(value: Any) -> str:
 def _sent(box: Input, form: Mapping[str, Sequence[str]]) -> str:
     values = form.get(box.name)
     if not values:
-        return box.text
+        return box.stored
     text = values[0].replace("\r\n", "\n").replace("\r", "\n")
     # Browsers strip line ends from one-line fields, and people do not see blanks at the ends: neither counts as a change.
-    seen = box.text if box.kind in ("textarea", "lines", "json") else box.text.replace("\n", "")
-    return box.text if text == box.text or (box.kind != "textarea" and text.strip() == seen.strip()) else text
+    seen = box.stored if box.kind in ("textarea", "lines", "json") else box.stored.replace("\n", "")
+    return box.stored if text == box.stored or (box.kind != "textarea" and text.strip() == seen.strip()) else text
 
 
 def _part(name: str) -> str:
@@ -222,8 +211,9 @@ def _part(name: str) -> str:
     return name.partition(":")[2].partition(":")[2]
 
 
-def _read(attribute: Mapping[str, Any], before: Any, texts: Mapping[str, str], kind: str, is_free: Callable[[str], bool]) -> Any:
+def _read(field: FormField, texts: Mapping[str, str], is_free: Callable[[str], bool]) -> Any:
     """Return the value to write, None to clear it. Raises RejectedError and ValueError for a bad text."""
+    attribute, before, kind = field.attribute, field.value, field.inputs[0].kind
     if kind == "json":
         return jsontext.loads(texts[""], unique_keys=True) if texts[""].strip() else None
     read = reader(Attribute(id="", slug=attribute["slug"], type=attribute["type"], config=attribute["config"]))
@@ -278,5 +268,5 @@ def _read_money(before: Any, texts: Mapping[str, str], is_free: Callable[[str], 
     return parts
 
 
-def _fingerprint(box: Input) -> str:
-    return hashlib.sha256(f"{box.name}\n{box.text}".encode(errors="replace")).hexdigest()[:12]
+def _fingerprint(name: str, text: str) -> str:
+    return hashlib.sha256(f"{name}\n{text}".encode(errors="replace")).hexdigest()[:12]

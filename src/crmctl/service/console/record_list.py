@@ -218,11 +218,6 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
     return ConsolePage("records.html", values)
 
 
-def form_attributes(visit: Visit, crm_object: Json) -> list[Json]:
-    """Return the attributes of an object with the currency that their forms preselect."""
-    return [attribute | {"currency": visit.currency} for attribute in crm_object["attributes"]]
-
-
 def may_change(visit: Visit, view: Json) -> bool:
     return bool(view["owner"] == visit.actor or (view["isShared"] and visit.may_administer))
 

@@ -11,8 +11,8 @@ from crmctl.models.jsontext import Json
 from crmctl.service.console import activities as activity_pages
 from crmctl.service.console.cells import cells_of, labels_in, reference_target, value_text
 from crmctl.service.console.noun_pages import actor_name
-from crmctl.service.console.record_form import Attributes, FormField, changes, fields_for, fingerprints, merged, submitted
-from crmctl.service.console.record_list import form_attributes, label_of, labelled, list_path, object_of
+from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
+from crmctl.service.console.record_list import label_of, labelled, list_path, object_of
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.store import activities, objects, records
@@ -30,33 +30,27 @@ PER_PAGE = 25
 def new_record(tx: Tx, visit: Visit) -> ConsolePage:
     crm_object = object_of(tx, visit)
     # The page of a record leads here with a reference to that record.
-    values = {slug: values[0] for slug, values in visit.queries.items() if canonical_uuid(values[0])}
-    fields = form_attributes(visit, crm_object)
-    data = {
-        attribute["slug"]: values[attribute["slug"]] for attribute in fields if attribute["slug"] in values and reference_target(attribute)
-    }
-    return _form(tx, visit, crm_object, None, fields_for(fields, data, labels_in(tx, fields, [data])))
+    references = [attribute["slug"] for attribute in crm_object["attributes"] if reference_target(attribute)]
+    data = {slug: text for slug, text in visit.query.items() if slug in references and canonical_uuid(text)}
+    return _form(tx, visit, crm_object, None, stored_form(tx, visit, crm_object["attributes"], data))
 
 
 def create_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     crm_object = object_of(tx, visit)
-    fields = form_attributes(visit, crm_object)
-    blank = fields_for(fields, {}, {})
-    filled = submitted(blank, visit.form)
     # The form sends the id of the new record, so that sending it twice creates one record.
     record_id = visit.form_id()
     if records.count_records(tx, crm_object["id"], [Condition("id", Operator.EQUALS, record_id)]):
         return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created-before")
-    data, filled, problem = read_form(tx, fields, {}, (blank, filled))
+    data, fields, problem = read_form(tx, submitted(stored_form(tx, visit, crm_object["attributes"], {}), visit.form))
     if problem is None:
         first = iter([record_id])
         try:
             ids = visit.context.ids
             records.create_record(tx, crm_object["id"], data, ids=lambda: next(first, None) or ids(), now=visit.now())
         except (BadRequest, Conflict) as error:
-            filled, problem = _blamed(tx, crm_object, filled, data, error)
+            fields, problem = _blamed(tx, crm_object, fields, data, error)
     if problem is not None:
-        return _form(tx, visit, crm_object, None, filled, problem)
+        return _form(tx, visit, crm_object, None, fields, problem)
     return Redirect(f"/records/{crm_object['slug']}/{record_id}", "record-created")
 
 
@@ -84,28 +78,28 @@ def add_activity(tx: Tx, visit: Visit) -> Redirect:
 
 def edit_record(tx: Tx, visit: Visit) -> ConsolePage:
     crm_object, record = _opened(tx, visit)
-    _, stored = _stored(tx, visit, crm_object, record)
-    return _form(tx, visit, crm_object, record, [field for field in stored if visit.query.get("only") in (None, field.slug)])
+    shown = [attribute for attribute in crm_object["attributes"] if visit.query.get("only") in (None, attribute["slug"])]
+    return _form(tx, visit, crm_object, record, stored_form(tx, visit, shown, record["data"]))
 
 
 def change_record(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
     crm_object, record = _opened(tx, visit)
-    fields, stored = _stored(tx, visit, crm_object, record)
+    fields = submitted(stored_form(tx, visit, crm_object["attributes"], record["data"]), visit.form)
     version, only = visit.text("version"), visit.text("only")
-    if only and visit.raw("base") == fingerprints([field for field in stored if field.slug == only]):
+    if only and visit.raw("base") == fingerprints([field for field in fields if field.slug == only]):
         version = records.version_of(record)  # someone else changed other attributes, which this form does not write
     if version != records.version_of(record):
         return _conflict(tx, visit)
-    data, filled, problem = read_form(tx, fields, record["data"], (stored, submitted(stored, visit.form)))
+    data, fields, problem = read_form(tx, fields)
     if problem is None and data:
         try:
             records.update_record(tx, crm_object["id"], record["id"], data, [version], **visit.stamp())
         except PreconditionFailed:
             return _conflict(tx, visit)
         except (BadRequest, Conflict) as error:
-            filled, problem = _blamed(tx, crm_object, filled, data, error)
+            fields, problem = _blamed(tx, crm_object, fields, data, error)
     if problem is not None:
-        return _form(tx, visit, crm_object, record, filled, problem, base=stored)
+        return _form(tx, visit, crm_object, record, fields, problem)
     path = list_path(crm_object, visit.raw("list")) if only else f"/records/{crm_object['slug']}/{record['id']}"
     return Redirect(path, "saved" if data else "nothing-changed")
 
@@ -122,10 +116,9 @@ def delete_record(tx: Tx, visit: Visit) -> Redirect:
 def _conflict(tx: Tx, visit: Visit) -> ConsolePage:
     """Return the form with the visitor's changes merged into the values someone else saved."""
     crm_object, record = _opened(tx, visit)
-    _, stored = _stored(tx, visit, crm_object, record)
-    fields = merged(stored, submitted(stored, visit.form), visit.raw("base"))
+    fields = merged(submitted(stored_form(tx, visit, crm_object["attributes"], record["data"]), visit.form), visit.raw("base"))
     message = f"{saver_of(tx, crm_object, record)} saved this record; your changes are kept below, check them and save again"
-    return _form(tx, visit, crm_object, record, fields, message, stored, HTTPStatus.CONFLICT)
+    return _form(tx, visit, crm_object, record, fields, message, HTTPStatus.CONFLICT)
 
 
 def saver_of(tx: Tx, crm_object: Mapping[str, Any], record: Mapping[str, Any]) -> str:
@@ -139,10 +132,9 @@ def _opened(tx: Tx, visit: Visit) -> tuple[Json, Json]:
     return crm_object, records.get_record(tx, crm_object["id"], visit.id("recordId"))
 
 
-def _stored(tx: Tx, visit: Visit, crm_object: Json, record: Json) -> tuple[list[Json], list[FormField]]:
-    """Return the attributes of a record and its form as stored."""
-    fields = form_attributes(visit, crm_object)
-    return fields, fields_for(fields, record["data"], labels_in(tx, fields, [record["data"]]))
+def stored_form(tx: Tx, visit: Visit, attributes: Sequence[Json], data: Json) -> list[FormField]:
+    """Return the form of these attributes as stored; new amounts have the default currency."""
+    return fields_for([attribute | {"currency": visit.currency} for attribute in attributes], data, labels_in(tx, attributes, [data]))
 
 
 def ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
@@ -169,14 +161,11 @@ def ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
     return ConsolePage("confirm.html", values)
 
 
-def read_form(
-    tx: Tx, attributes: Attributes, data: Mapping[str, Any], forms: tuple[list[FormField], list[FormField]]
-) -> tuple[Json, list[FormField], str | None]:
-    """Return the data to write, the form with its problems, and an error message or None. `forms`: as stored, as filled in."""
-    stored, filled = forms
-    written, problems = changes(attributes, data, stored, filled)
-    for place, attribute in enumerate(attributes):
-        slug, target = attribute["slug"], reference_target(attribute)
+def read_form(tx: Tx, fields: list[FormField]) -> tuple[Json, list[FormField], str | None]:
+    """Return the data to write, the form with its problems, and an error message or None."""
+    written, problems = changes(fields)
+    for place, field in enumerate(fields):
+        slug, target = field.slug, reference_target(field.attribute)
         if target is None or not isinstance(written.get(slug), str) or canonical_uuid(written[slug]):
             continue
         exact = records.called(tx, target, written[slug])
@@ -185,15 +174,14 @@ def read_form(
             continue
         problems[slug] = "fits several records: choose one" if exact else records.not_called(tx, target)
         pairs = tuple((choice["id"], f"{choice['label']} ({choice['about']})") for choice in exact)
-        text, pick = filled[place].inputs
-        filled[place] = replace(filled[place], inputs=(text, replace(pick, choices=pairs)))
+        text, pick = field.inputs
+        fields[place] = replace(field, inputs=(text, replace(pick, choices=pairs)))
     if not problems:
-        return written, filled, None
-    marked = [replace(field, problem=problems.get(field.slug, "")) for field in filled]
-    return {}, marked, _not_saved(len(problems))
+        return written, fields, None
+    return {}, [replace(field, problem=problems.get(field.slug, "")) for field in fields], _not_saved(len(problems))
 
 
-def _blamed(tx: Tx, crm_object: Json, filled: list[FormField], data: Json, error: Fault) -> tuple[list[FormField], str]:
+def _blamed(tx: Tx, crm_object: Json, fields: list[FormField], data: Json, error: Fault) -> tuple[list[FormField], str]:
     """Return the form with the store's complaint at each attribute, and a link to the record that has a unique value already."""
     details = error.details or {}
     problems = dict(details.get("fields", {})) or ({str(details["slug"]): error.message} if "slug" in details else {})
@@ -203,8 +191,8 @@ def _blamed(tx: Tx, crm_object: Json, filled: list[FormField], data: Json, error
             rows, _ = records.list_records(tx, crm_object["id"], [Condition(slug, Operator.EQUALS, data[slug])], Paging(limit=1))
             if rows:
                 others[slug] = (f"/records/{crm_object['slug']}/{rows[0]['id']}", label_of(tx, crm_object, rows[0]))
-    fields = [replace(field, problem=problems.get(field.slug, ""), other=others.get(field.slug)) for field in filled]
-    return fields, _not_saved(len(problems)) if problems else error.message
+    marked = [replace(field, problem=problems.get(field.slug, ""), other=others.get(field.slug)) for field in fields]
+    return marked, _not_saved(len(problems)) if problems else error.message
 
 
 def _not_saved(count: int) -> str:
@@ -218,17 +206,14 @@ def _form(
     record: Json | None,
     fields: Sequence[FormField],
     error: str | None = None,
-    base: Sequence[FormField] | None = None,
     status: int = 0,
 ) -> ConsolePage:
-    """Return the page of the form. `base` is the form as stored, by default `fields`."""
     values = {
         "object": crm_object,
         "record": record,
         "label": label_of(tx, crm_object, record) if record else "",
         "fields": fields,
-        "targets": {field.slug: visit.slugs.get(field.target_id, "") for field in fields},
-        "base_line": fingerprints(base or fields),
+        "base_line": fingerprints(fields),
         "version": records.version_of(record) if record else "",
         "form_id": visit.form_id(),
         "error": error,

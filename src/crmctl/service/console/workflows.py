@@ -161,15 +161,13 @@ UNSEEN = {"linkedRecords": "Linked records", "participants": "Participants"}
 
 @frozen
 class ActionBlock:
-    """`number` names it in the form, whatever its place; `kept` is the action it was made of; `known` are the attributes of its object."""
+    """`number` names it in the form, whatever its place; `kept` is the action it was made of; `values` are those of attributes."""
 
     number: int
     kept: Mapping[str, Any]
     type: str
     object: str
     texts: Mapping[str, str]
-    known: Sequence[Mapping[str, Any]] = ()
-    stored: Sequence[FormField] = ()
     values: Sequence[FormField] = ()
 
     @property
@@ -265,10 +263,10 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
     described = objects.list_attributes(tx, crm_object["id"], include_inactive=True) if crm_object else []
     shown = [attribute for attribute in described if attribute["isActive"] or attribute["slug"] in data]
     shown += [_unknown(slug) for slug in data if slug not in [attribute["slug"] for attribute in described]]
-    stored = fields_for(shown, data, labels_in(tx, shown, [data]))
     prefix = f"a{block.number}:"
     form = {name.removeprefix(prefix): values for name, values in visit.form.items() if name.startswith(prefix)} if visit else {}
-    return replace(block, known=shown, stored=stored, values=[_free(field) for field in submitted(stored, form)])
+    fields = submitted(fields_for(shown, data, labels_in(tx, shown, [data])), form)
+    return replace(block, values=[_free(field) for field in fields])
 
 
 def _free(field: FormField) -> FormField:
@@ -355,19 +353,16 @@ def _headers(text: str) -> dict[str, str]:
 def _written(tx: Tx, block: ActionBlock) -> Json:
     """Return the data of the action; unchanged fields keep their value, emptied ones are left out. Raises ValueError."""
     before = _data(block.kept)
-    written, problems = changes(block.known, before, block.stored, block.values, is_template)
-    for attribute in block.known:
-        slug, target = str(attribute["slug"]), reference_target(attribute)
-        text = written.get(slug)
-        if target is None or not isinstance(text, str) or is_template(text) or canonical_uuid(text):
-            continue
-        try:
-            written[slug] = records.id_called(tx, target, text)
-        except BadRequest as error:
-            problems[slug] = error.message
+    written, problems = changes(block.values, is_template)
     for field in block.values:
+        target, text = reference_target(field.attribute), written.get(field.slug)
+        if target and isinstance(text, str) and not is_template(text) and not canonical_uuid(text):
+            try:
+                written[field.slug] = records.id_called(tx, target, text)
+            except BadRequest as error:
+                problems[field.slug] = error.message
         if field.slug in problems:
-            raise ValueError(f"{field.label}: {problems[field.slug]}")
+            raise ValueError(f"{field.attribute['name']}: {problems[field.slug]}")
     emptied = [slug for slug, value in written.items() if value is None]
     return {slug: value for slug, value in (before | written).items() if slug not in emptied}
 
@@ -397,8 +392,8 @@ def _facts(block: ActionBlock) -> list[tuple[str, str]]:
             facts.append((label, "yes" if kind == "tick" else text or default))
     data = _data(block.kept)
     for field in block.filled:
-        value = data[field.slug]
-        shown = field.inputs[0].text if field.type == AttributeType.REFERENCE else value_text(field.type, value)
-        facts.append((field.label, shown or "cleared"))
+        kind = field.attribute["type"]
+        shown = field.inputs[0].text if kind == AttributeType.REFERENCE else value_text(kind, data[field.slug])
+        facts.append((field.attribute["name"], shown or "cleared"))
     unseen = {text: block.kept[name] for name, text in UNSEEN.items() if name in block.kept}
     return facts + [(text, jsontext.dumps(value) if value else "none") for text, value in unseen.items()]
