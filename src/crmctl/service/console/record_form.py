@@ -49,7 +49,7 @@ def part_label(part: str) -> str:
 class Input:
     """One input of the form, with the text of the stored value, and the text that it shows, by default the same.
 
-    `kind` names its widget; `was` is the text someone else saved; `choices` are records to choose from.
+    `kind` names its widget; `hint` tells what an empty one means; `was` is the text someone else saved; `choices` are records.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Input:
     stored: str
     kind: str = "text"
     options: tuple[str, ...] = ()
+    hint: str = ""
     typed: str | None = None
     was: str | None = None
     choices: tuple[tuple[str, str], ...] = ()
@@ -64,6 +65,15 @@ class Input:
     @property
     def text(self) -> str:
         return self.stored if self.typed is None else self.typed
+
+    def sent(self, form: Mapping[str, Sequence[str]]) -> Input:
+        """Return the input as the visitor filled it in. One that is missing from the form keeps its text."""
+        if not (values := form.get(self.name)):
+            return self
+        text = values[0].replace("\r\n", "\n").replace("\r", "\n")
+        # Browsers strip line ends from one-line fields, and people do not see blanks at the ends: neither counts as a change.
+        seen = self.stored if self.kind in ("textarea", "lines", "json") else self.stored.replace("\n", "")
+        return self if self.kind != "textarea" and text.strip() == seen.strip() else replace(self, typed=text)
 
 
 @frozen
@@ -101,8 +111,8 @@ def fields_for(attributes: Sequence[Mapping[str, Any]], data: Mapping[str, Any],
 
 
 def submitted(fields: Sequence[FormField], form: Mapping[str, Sequence[str]]) -> list[FormField]:
-    """Return the form as the visitor filled it in. Fields missing from the request keep their text."""
-    return [replace(field, inputs=tuple(replace(box, typed=_sent(box, form)) for box in field.inputs)) for field in fields]
+    """Return the form as the visitor filled it in."""
+    return [replace(field, inputs=tuple(box.sent(form) for box in field.inputs)) for field in fields]
 
 
 def changes(fields: Sequence[FormField], is_free: Callable[[str], bool] = lambda _: False) -> tuple[Json, dict[str, str]]:
@@ -194,16 +204,6 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return (value if isinstance(value, str) else jsontext.dumps(value)).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _sent(box: Input, form: Mapping[str, Sequence[str]]) -> str:
-    values = form.get(box.name)
-    if not values:
-        return box.stored
-    text = values[0].replace("\r\n", "\n").replace("\r", "\n")
-    # Browsers strip line ends from one-line fields, and people do not see blanks at the ends: neither counts as a change.
-    seen = box.stored if box.kind in ("textarea", "lines", "json") else box.stored.replace("\n", "")
-    return box.stored if text == box.stored or (box.kind != "textarea" and text.strip() == seen.strip()) else text
 
 
 def _part(name: str) -> str:

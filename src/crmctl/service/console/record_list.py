@@ -55,13 +55,15 @@ _FIRST_ONES = {NEWEST: "newest", "created_at": "oldest", "-updated_at": "last ch
 
 @frozen
 class ListQuestion:
-    """The question in the address of a list: words, conditions as typed, columns by slug, and the attribute that sorts it.
+    """The question in the address of a list: words, conditions as typed, ticked options and columns by slug, and what sorts it.
 
     A minus before the slug means descending; `is_complete` searches every record.
     """
 
     words: str
     conditions: Rows
+    options: Mapping[str, Sequence[str]]
+    """Of an attribute any of these: a record has only one."""
     columns: tuple[str, ...]
     sort: str
     first_columns: tuple[str, ...] = ()
@@ -70,6 +72,7 @@ class ListQuestion:
 
     def pairs(self) -> list[tuple[str, str]]:
         pairs = [pair for slug, name, value in self.conditions for pair in (("where", slug), ("op", name), ("value", value))]
+        pairs += [("tick", f"{slug}:{option}") for slug, options in self.options.items() for option in options]
         pairs += [("q", self.words)] if self.words else []
         pairs += [("column", slug) for slug in self.columns if self.columns != self.first_columns]
         return pairs + ([("sort", self.sort)] if self.sort != NEWEST else []) + ([("all", "1")] if self.is_complete else [])
@@ -86,6 +89,10 @@ class ListQuestion:
     @property
     def is_plain(self) -> bool:
         return not self.pairs()
+
+    @property
+    def filter_count(self) -> int:
+        return len(self.conditions) + len(self.options)
 
     def sorted_by(self, slug: str) -> ListQuestion:
         """Return the list that a click on the header of a column leads to: ascending first, then descending."""
@@ -177,8 +184,7 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         part = part_of(tx, visit, question, crm_object, Paging(limit=PER_PAGE, offset=(page - 1) * PER_PAGE))
     except BadRequest as problem:
         error = problem.message
-    by_slug, ticked = {attribute["slug"]: attribute for attribute in own_attributes}, _with_ticks(own_attributes)
-    shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
+    shown = _shown(crm_object, question)
     listed_views = [
         (view, question_of(fields_of(view["query"].encode()), crm_object))
         for view in preferences.list_views(tx, crm_object["id"], visit.actor)
@@ -188,11 +194,7 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         "object": crm_object,
         "attributes": [*with_targets(visit, own_attributes), *_TIME_ATTRIBUTES],
         "filterable": [*with_targets(visit, own_attributes), *part_attributes(own_attributes), *_TIME_ATTRIBUTES],
-        "rows_of_conditions": tuple(row for row in question.conditions if not _is_option(ticked, row)),
-        "ticks": [
-            (attribute, [stored_value(attribute, row[2]) for row in question.conditions if row[0] == slug and _is_option(ticked, row)])
-            for slug, attribute in ticked.items()
-        ],
+        "ticks": [(attribute, question.options.get(slug, ())) for slug, attribute in _with_ticks(own_attributes).items()],
         "shown": shown,
         "times": [(slug, name) for slug, name in TIMES.items() if slug in question.columns],
         "rows": [
@@ -206,7 +208,7 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         "first": (page - 1) * PER_PAGE + 1,
         "page": page,
         "question": question,
-        "chips": _chips(tx, question, by_slug),
+        "chips": _chips(tx, question, own_attributes),
         "operators": filters_for,
         "operator_types": OPERATOR_TYPES,
         "views": listed_views,
@@ -216,6 +218,12 @@ def list_page(tx: Tx, visit: Visit) -> ConsolePage:
         "error": error,
     }
     return ConsolePage("records.html", values)
+
+
+def _shown(crm_object: Json, question: ListQuestion) -> list[Json]:
+    """Return the attributes whose columns a list shows, in their order."""
+    by_slug = {attribute["slug"]: attribute for attribute in crm_object["attributes"]}
+    return [by_slug[slug] for slug in question.columns if slug in by_slug]
 
 
 def may_change(visit: Visit, view: Json) -> bool:
@@ -257,32 +265,21 @@ def _with_ticks(described: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str
     return chosen
 
 
-def _is_option(ticked: Mapping[str, Mapping[str, Any]], row: tuple[str, str, str]) -> bool:
-    """Whether a condition is a ticked option. Several of one attribute mean any of them: a record has only one."""
-    attribute = ticked.get(row[0])
-    return attribute is not None and row[1] == Operator.EQUALS and stored_value(attribute, row[2]) in attribute["config"]["options"]
-
-
-def _chips(tx: Tx, question: ListQuestion, by_slug: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _chips(tx: Tx, question: ListQuestion, own_attributes: Sequence[Json]) -> list[tuple[str, str]]:
     """Return each condition in words, with the end of the address that drops it; the ticked options of an attribute are one condition."""
-    ticked = _with_ticks(list(by_slug.values()))
-    described = (*_TIME_ATTRIBUTES, *by_slug.values(), *part_attributes(list(by_slug.values())))
+    by_slug = {attribute["slug"]: attribute for attribute in own_attributes}
+    described = (*_TIME_ATTRIBUTES, *own_attributes, *part_attributes(own_attributes))
     names_by_slug = {attribute["slug"]: (attribute["name"], attribute["type"]) for attribute in described}
     chips = [(f"“{question.words}”", replace(question, words="").link())] if question.words else []
-    for place, row in enumerate(question.conditions):
-        slug, name, value = row
-        same = (
-            [condition for condition in question.conditions if condition[0] == slug and _is_option(ticked, condition)]
-            if _is_option(ticked, row)
-            else []
-        )
-        if same and same[0] is not row:
-            continue
-        others = tuple(condition for at, condition in enumerate(question.conditions) if at != place and condition not in same)
-        value = " or ".join(condition[2] for condition in same) or value
+    for place, (slug, name, value) in enumerate(question.conditions):
         labels = labels_in(tx, [by_slug[slug]], [{slug: value}]) if slug in by_slug else {}
         shown = "" if needs_no_value(name) else labels.get(value, value)
+        others = question.conditions[:place] + question.conditions[place + 1 :]
         chips.append((condition_text((slug, name, shown), names_by_slug), replace(question, conditions=others).link()))
+    for slug, chosen in question.options.items():
+        rest = {other: options for other, options in question.options.items() if other != slug}
+        text = condition_text((slug, Operator.EQUALS, " or ".join(chosen)), names_by_slug)
+        chips.append((text, replace(question, options=rest).link()))
     return chips
 
 
@@ -302,9 +299,17 @@ def question_of(fields: Mapping[str, list[str]], crm_object: Json) -> ListQuesti
     columns = [slug for slug in dict.fromkeys(fields.get("column", ())) if slug in sortable]
     [sort], [words] = fields.get("sort", [NEWEST])[:1], fields.get("q", [""])[:1]
     sort = sort if sort.removeprefix("-") in sortable else NEWEST
-    ticked = (tick.partition(":") for tick in fields.get("tick", ()))
-    rows = (*rows_of(fields), *((slug, str(Operator.EQUALS), option) for slug, _, option in ticked if option))
-    return ListQuestion(words.strip()[:200], rows, tuple(columns) or first, sort, first, fields.get("all", [""])[0] == "1")
+    ticked, conditions, options = _with_ticks(crm_object["attributes"]), list[tuple[str, str, str]](), dict[str, list[str]]()
+    ticks = (tick.partition(":") for tick in fields.get("tick", ()))
+    for row in (*rows_of(fields), *((slug, str(Operator.EQUALS), option) for slug, _, option in ticks if option)):
+        slug, name, value = row
+        option = stored_value(ticked.get(slug), value)
+        if slug not in ticked or name != Operator.EQUALS or option not in ticked[slug]["config"]["options"]:
+            conditions.append(row)
+        elif option not in options.setdefault(slug, []):
+            options[slug].append(option)
+    is_complete = fields.get("all", [""])[0] == "1"
+    return ListQuestion(words.strip()[:200], tuple(conditions), options, tuple(columns) or first, sort, first, is_complete)
 
 
 def list_path(crm_object: Json, query: str) -> str:
@@ -328,11 +333,7 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json) -
         {attribute["slug"] for attribute in part_attributes(own_attributes)},
     )
     conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
-    ticked, options = _with_ticks(own_attributes), dict[str, list[str]]()
     for slug, name, value in question.conditions:
-        if _is_option(ticked, (slug, name, value)):
-            options.setdefault(slug, []).append(stored_value(by_slug[slug], value))
-            continue
         if name in PERIODS:
             first, after = days_of(name, visit.now(), visit.zone)
             if slug in TIMES:
@@ -356,8 +357,9 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json) -
             wheres.append(records.part_condition(tx, object_id, condition))
         else:
             conditions.append(condition)
-    conditions += [Condition(slug, Operator.EQUALS, values[0]) for slug, values in options.items() if len(values) == 1]
-    return conditions, wheres + [records.is_any_of(tx, object_id, slug, values) for slug, values in options.items() if len(values) > 1]
+    conditions += [Condition(slug, Operator.EQUALS, options[0]) for slug, options in question.options.items() if len(options) == 1]
+    several = [records.is_any_of(tx, object_id, slug, options) for slug, options in question.options.items() if len(options) > 1]
+    return conditions, wheres + several
 
 
 def _is_one_amount(attribute: Mapping[str, Any]) -> bool:
@@ -374,10 +376,8 @@ def csv_of(
     order = Where(question.sort.removeprefix("-"))
     order = order if order.sql in SORTS else records.order_by(tx, crm_object["id"], order.sql)
     sequences = records.Search(tx, crm_object["id"], conditions, wheres).sequences(order, question.sort.startswith("-"))
-    by_slug = {attribute["slug"]: attribute for attribute in crm_object["attributes"]}
-    shown = [by_slug[slug] for slug in question.columns if slug in by_slug]
     times = [slug for slug in TIMES if slug in question.columns]
-    lines = _csv(visit.context, crm_object["id"], shown, times, sequences)
+    lines = _csv(visit.context, crm_object["id"], _shown(crm_object, question), times, sequences)
     return Download(lines, "text/csv; charset=utf-8", f"{crm_object['slug']}.csv")
 
 

@@ -14,7 +14,7 @@ from crmctl.models.jsontext import Json
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import labels_in, reference_target, value_text
 from crmctl.service.console.conditions_form import definition_values, definitions_of, in_words, refuse_unfinished, rows_of
-from crmctl.service.console.record_form import FormField, changes, fields_for, submitted
+from crmctl.service.console.record_form import FormField, Input, changes, fields_for, submitted
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit
 from crmctl.service.definitions.definitions_file import parse_entry, refuse_taken_name, store_workflow
 from crmctl.service.faults import BadRequest, NotFound, check_shape
@@ -123,7 +123,6 @@ def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
         "entry": {"object": "", "cron": "", "timezone": "", **entry},
         "triggers": get_args(Trigger),
         "types": TYPES,
-        "plain": PLAIN,
         "with_data": WITH_DATA,
         "blocks": typed_blocks(tx, visit, about) if is_sent else blocks_for(tx, entry.get("actions", []), about),
         "focus": "",
@@ -139,9 +138,8 @@ TYPES = {
 }
 WITH_DATA = ("updateRecord", "createRecord")
 
-PLAIN = {
+PLAIN: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
     "updateRecord": (("recordId", "Record", "text", "the triggering record"),),
-    "createRecord": (),
     "createActivity": (
         ("title", "Title of the activity", "text", ""),
         ("summary", "Summary of the activity", "textarea", ""),
@@ -161,18 +159,18 @@ UNSEEN = {"linkedRecords": "Linked records", "participants": "Participants"}
 
 @frozen
 class ActionBlock:
-    """`number` names it in the form, whatever its place; `kept` is the action it was made of; `values` are those of attributes."""
+    """One action. `number` names it in the form, whatever its place; `kept` is the action as it was; `values` are those of attributes."""
 
     number: int
-    kept: Mapping[str, Any]
+    kept: Json
     type: str
     object: str
-    texts: Mapping[str, str]
+    plain: Sequence[Input] = ()
     values: Sequence[FormField] = ()
 
     @property
     def kept_text(self) -> str:
-        return jsontext.dumps(dict(self.kept))
+        return jsontext.dumps(self.kept)
 
     @property
     def unseen(self) -> list[str]:
@@ -189,10 +187,10 @@ class ActionBlock:
         return [field for field in self.values if field not in filled]
 
 
-def blocks_for(tx: Tx, actions: Sequence[Mapping[str, Any]], about: str) -> list[ActionBlock]:
+def blocks_for(tx: Tx, actions: Sequence[Json], about: str) -> list[ActionBlock]:
     """Return the blocks of a definition; `about` is the slug of the workflow's object."""
     return [
-        _block(tx, ActionBlock(number, action, str(action.get("type")), str(action.get("object") or ""), _texts(action)), about)
+        _filled_in(tx, ActionBlock(number, action, str(action.get("type")), str(action.get("object") or "")), about, {})
         for number, action in enumerate(actions, 1)
     ]
 
@@ -220,7 +218,7 @@ def pressed(tx: Tx, visit: Visit) -> Json | None:
         return {"blocks": blocks, "focus": f"action-{number}" if number else "shown"} if action else None
     fresh = 1 + max((block.number for block in blocks), default=0)
     slug = (about or (visit.objects[0]["slug"] if visit.objects else "")) if kind == "createRecord" else ""
-    blocks.append(_block(tx, ActionBlock(fresh, {"type": kind}, kind, slug, {}), about))
+    blocks.append(_filled_in(tx, ActionBlock(fresh, {"type": kind}, kind, slug), about, {}))
     return {"blocks": blocks, "focus": f"action-{fresh}"}
 
 
@@ -242,20 +240,22 @@ def in_form_words(message: str) -> str:
 
 def _typed(tx: Tx, visit: Visit, number: int, about: str) -> ActionBlock:
     prefix = f"a{number}:"
+    form = {name.removeprefix(prefix): values for name, values in visit.form.items() if name.startswith(prefix)}
+    if "url" in form:
+        form.setdefault("repeat", [""])  # browsers send no box that is not ticked
     try:
         kept = jsontext.loads(visit.raw(f"{prefix}kept"))
     except ValueError:
-        kept = {}
-    kept, kind = kept if isinstance(kept, dict) else {}, visit.text(f"{prefix}type")
-    texts = {name: visit.raw(prefix + name).replace("\r\n", "\n") for name, *_ in PLAIN.get(kind, ()) if prefix + name in visit.form}
-    if kind == "callUrl" and prefix + "url" in visit.form:
-        texts["repeat"] = visit.text(f"{prefix}repeat")
-    block = ActionBlock(number, kept, kind, visit.text(f"{prefix}object"), texts)
-    return _block(tx, block, about, visit)
+        kept = None
+    block = ActionBlock(number, kept if isinstance(kept, dict) else {}, visit.text(f"{prefix}type"), visit.text(f"{prefix}object"))
+    return _filled_in(tx, block, about, form)
 
 
-def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -> ActionBlock:
-    """Return the block with a field for each attribute, as the action has them, or as the form does."""
+def _filled_in(tx: Tx, block: ActionBlock, about: str, form: Mapping[str, Sequence[str]]) -> ActionBlock:
+    """Return the block with its plain inputs and a field for each attribute, as the action has them, or as `form` does."""
+    kept = block.kept if block.kept.get("type") == block.type else {}
+    plain = [Input(name, label, _text(kept.get(name), kind), kind, hint=hint) for name, label, kind, hint in PLAIN.get(block.type, ())]
+    block = replace(block, plain=[box.sent(form) for box in plain])
     if block.type not in WITH_DATA:
         return block
     data = _data(block.kept)
@@ -263,8 +263,6 @@ def _block(tx: Tx, block: ActionBlock, about: str, visit: Visit | None = None) -
     described = objects.list_attributes(tx, crm_object["id"], include_inactive=True) if crm_object else []
     shown = [attribute for attribute in described if attribute["isActive"] or attribute["slug"] in data]
     shown += [_unknown(slug) for slug in data if slug not in [attribute["slug"] for attribute in described]]
-    prefix = f"a{block.number}:"
-    form = {name.removeprefix(prefix): values for name, values in visit.form.items() if name.startswith(prefix)} if visit else {}
     fields = submitted(fields_for(shown, data, labels_in(tx, shown, [data])), form)
     return replace(block, values=[_free(field) for field in fields])
 
@@ -285,10 +283,6 @@ def _data(action: Mapping[str, Any]) -> Json:
     return data if isinstance(data, dict) else {}
 
 
-def _texts(action: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(action.get(name), kind) for name, _, kind, _ in PLAIN.get(str(action.get("type")), ())}
-
-
 def _text(value: Any, kind: str) -> str:
     if kind == "lines" and isinstance(value, dict):
         return "\n".join(f"{name}: {text}" for name, text in value.items())
@@ -303,39 +297,33 @@ def _action(tx: Tx, block: ActionBlock) -> Json:
     """Raises ValueError."""
     if block.type not in TYPES:
         raise ValueError("choose what it does")
-    action: Json = dict(block.kept) if block.kept.get("type") == block.type else {"type": block.type}
-    before = _texts(action)
-    for name, label, kind, _ in PLAIN[block.type]:
-        text = block.texts.get(name, before[name])
-        if text == before[name]:
-            continue
-        action[name] = _value(text, kind, label)
-        if action[name] is None:
-            del action[name]
+    action = dict(block.kept) if block.kept.get("type") == block.type else {"type": block.type}
+    typed = {box.name: _value(box) for box in block.plain if box.text != box.stored}
+    action = {name: value for name, value in (action | typed).items() if value is not None or name not in typed}
     if block.type == "createActivity":
         action.setdefault("title", "")
     if block.type == "callUrl":
         action.setdefault("url", "")
     if block.type in WITH_DATA:
-        action = {name: value for name, value in action.items() if name != "object"} | ({"object": block.object} if block.object else {})
-        action["data"] = _written(tx, block)
+        action.pop("object", None)
+        action |= ({"object": block.object} if block.object else {}) | {"data": _written(tx, block)}
         if not action["data"] and block.type == "updateRecord":
             raise ValueError("give at least one attribute a value")
     return action
 
 
-def _value(text: str, kind: str, label: str) -> Any:
-    """Return the value of a field, None if it is empty. Raises ValueError."""
-    if kind == "tick":
-        return bool(text) or None
-    if not text.strip():
+def _value(box: Input) -> Any:
+    """Return the value of a plain input, None if it is empty. Raises ValueError."""
+    if box.kind == "tick":
+        return bool(box.text) or None
+    if not box.text.strip():
         return None
-    if kind == "json":
+    if box.kind == "json":
         try:
-            return jsontext.loads(text, unique_keys=True)
+            return jsontext.loads(box.text, unique_keys=True)
         except ValueError as error:
-            raise ValueError(f"{label}: this is not JSON: {reason(error)}") from None
-    return _headers(text) if kind == "lines" else text.strip() if kind == "text" else text
+            raise ValueError(f"{box.label}: this is not JSON: {reason(error)}") from None
+    return _headers(box.text) if box.kind == "lines" else box.text.strip() if box.kind == "text" else box.text
 
 
 def _headers(text: str) -> dict[str, str]:
@@ -367,9 +355,7 @@ def _written(tx: Tx, block: ActionBlock) -> Json:
     return {slug: value for slug, value in (before | written).items() if slug not in emptied}
 
 
-def actions_in_words(
-    tx: Tx, visit: Visit, actions: Sequence[Mapping[str, Any]], about: str
-) -> list[tuple[str, str, list[tuple[str, str]]]]:
+def actions_in_words(tx: Tx, visit: Visit, actions: Sequence[Json], about: str) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Return what each action does, to which object, and its facts; `about` is the slug of the workflow's object."""
     names = {crm_object["slug"]: crm_object["pluralName"] for crm_object in visit.objects}
     words = []
@@ -384,16 +370,13 @@ def _facts(block: ActionBlock) -> list[tuple[str, str]]:
     if block.type not in TYPES:
         return [("Definition", block.kept_text)]
     facts = []
-    for name, label, kind, default in PLAIN[block.type]:
-        text = block.texts.get(name, "")
-        if kind == "lines":
-            text = ", ".join(line.partition(":")[0] for line in text.splitlines())
-        if text or default:
-            facts.append((label, "yes" if kind == "tick" else text or default))
-    data = _data(block.kept)
+    for box in block.plain:
+        text = ", ".join(line.partition(":")[0] for line in box.text.splitlines()) if box.kind == "lines" else box.text
+        if text or box.hint:
+            facts.append((box.label, "yes" if box.kind == "tick" else text or box.hint))
     for field in block.filled:
         kind = field.attribute["type"]
-        shown = field.inputs[0].text if kind == AttributeType.REFERENCE else value_text(kind, data[field.slug])
+        shown = field.inputs[0].text if kind == AttributeType.REFERENCE else value_text(kind, field.value)
         facts.append((field.attribute["name"], shown or "cleared"))
     unseen = {text: block.kept[name] for name, text in UNSEEN.items() if name in block.kept}
     return facts + [(text, jsontext.dumps(value) if value else "none") for text, value in unseen.items()]
