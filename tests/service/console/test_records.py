@@ -411,6 +411,22 @@ def test_selected_records_are_previewed_changed_and_undone(service: RunningServi
     assert member.get(f"{path}/changed?at=17").status_code == 404
 
 
+@pytest.mark.parametrize("asked", [{"do": "delete"}, {"do": "change", "attribute": "status", "f:status": "customer"}])
+def test_a_selection_of_which_every_record_was_saved_meanwhile_comes_back(
+    service: RunningService, member: Visitor, asked: dict[str, str]
+) -> None:
+    ada = add(service, "people", email="ada@example.com")
+    path = "/console/records/people/selected"
+    seen = chosen(member.send(path, step="preview", id=chosen(member.get("/console/records/people").text), **asked).text)
+    service.client.patch(f"/api/v1/objects/{service.object_id('people')}/records/{ada}", json={"data": {"notes": "meanwhile"}})
+    refused = member.send(path, step="apply", id=seen, **asked)
+    assert refused.status_code == 409
+    assert re.search(r"First key \(on [^)]+\) saved ada@example.com; check the values", refused.text)
+    assert read(service, "people", ada) == {"email": "ada@example.com", "notes": "meanwhile"}
+    changed = member.follow(member.send(path, step="apply", id=chosen(refused.text), **asked)).text
+    assert "1 record" in changed
+
+
 def test_undo_keeps_later_changes_and_restores_deleted_records(service: RunningService, member: Visitor) -> None:
     clock: Any = service.clock
     ids = [add(service, "people", email=f"p{number}@example.com", tags=["a"]) for number in range(3)]

@@ -13,9 +13,7 @@ from crmctl.service.console.cells import cells_of
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.record_form import FormField, submitted
 from crmctl.service.console.record_list import (
-    after_change,
     csv_of,
-    is_as_seen,
     is_changeable,
     label_of,
     labelled,
@@ -151,10 +149,28 @@ def ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
 
 
 def _delete(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:
-    fresh = [record["id"] for record in selected if is_as_seen(visit, record)]
-    stamp = visit.stamp()
-    records.bulk_delete(tx, crm_object["id"], fresh, **stamp)
-    return after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
+    fresh, stamp = _fresh(tx, visit, crm_object, selected), visit.stamp()
+    records.bulk_delete(tx, crm_object["id"], [record["id"] for record in fresh], **stamp)
+    return _after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(selected) else "records-skipped")
+
+
+def _fresh(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> list[Json]:
+    """Return the records that are as the page showed them that sent this form. Raises Conflict if there are none."""
+    fresh = [record for record in selected if f"{record['id']}:{records.version_of(record)}" in visit.chosen("id")]
+    if selected and not fresh:
+        raise _saved_meanwhile(tx, crm_object, selected[0])
+    return fresh
+
+
+def _saved_meanwhile(tx: Tx, crm_object: Json, record: Json) -> Conflict:
+    return Conflict(
+        f"{saver_of(tx, crm_object, record)} saved {label_of(tx, crm_object, record)}; check the values and send the form again"
+    )
+
+
+def _after_change(crm_object: Json, now: float, notice: str) -> Redirect:
+    """Go on to the page that can undo a change of this moment."""
+    return Redirect(f"/records/{crm_object['slug']}/changed?at={to_micros(now)}", notice)
 
 
 def _typed_change(tx: Tx, visit: Visit, crm_object: Json) -> tuple[FormField, Json, str | None]:
@@ -179,12 +195,13 @@ def _change(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) ->
     if problem:
         raise BadRequest(problem)
     new_values = _wanted(visit, selected, field.slug, data)
-    fresh = [record for record in selected if record["id"] in new_values and is_as_seen(visit, record)]
-    stamp = visit.stamp()
+    if not new_values:
+        raise BadRequest("every selected record already has this value")
+    fresh, stamp = _fresh(tx, visit, crm_object, [record for record in selected if record["id"] in new_values]), visit.stamp()
     items = [{"id": record["id"], "data": {field.slug: new_values[record["id"]]}} for record in fresh]
     if failed := records.bulk_write(tx, crm_object["id"], "upsert", items, **stamp)["failed"]:
         raise BadRequest(f"nothing was changed: {label_of(tx, crm_object, fresh[failed[0]['index']])}: {failed[0]['error']}")
-    return after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(new_values) else "records-skipped")
+    return _after_change(crm_object, stamp["now"], "records-changed" if len(fresh) == len(new_values) else "records-skipped")
 
 
 def _new_value(old: Any, new: Any, how: str) -> Any:
@@ -242,10 +259,10 @@ ALL = "all"
 
 def merge_selected(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:
     """Merge the records as the form says. Raises Conflict if someone saved one of them meanwhile, and BadRequest."""
+    fresh = _fresh(tx, visit, crm_object, selected)
     for record in selected:
-        if not is_as_seen(visit, record):
-            saved = f"{saver_of(tx, crm_object, record)} saved {label_of(tx, crm_object, record)}"
-            raise Conflict(f"{saved}; check the values and merge again")
+        if record not in fresh:
+            raise _saved_meanwhile(tx, crm_object, record)
     by_id: dict[str, Json] = {record["id"]: record for record in selected}
     stamp = visit.stamp()
     survivor = by_id.get(visit.text("survivor"), selected[0])
@@ -265,7 +282,7 @@ def merge_selected(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Js
         _link_activities(tx, crm_object, losers, survivor["id"], stamp)
     except (BadRequest, Conflict) as error:
         raise BadRequest(f"nothing was merged: {error.message}") from error
-    return after_change(crm_object, stamp["now"], "records-merged")
+    return _after_change(crm_object, stamp["now"], "records-merged")
 
 
 def _chosen(choice: str, slug: str, survivor: Json, by_id: Mapping[str, Json]) -> Any:

@@ -37,7 +37,7 @@ from crmctl.service.store.condition_sql import MAX_CONDITIONS, Where, read_condi
 from crmctl.service.store.record_pages import SORTS
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.records import Paging, PartOfList
-from crmctl.service.store.tx import Tx, to_micros
+from crmctl.service.store.tx import Tx
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
 from crmctl.values.value_readers import canonical_uuid
@@ -228,16 +228,6 @@ def _shown(crm_object: Json, question: ListQuestion) -> list[Json]:
 
 def may_change(visit: Visit, view: Json) -> bool:
     return bool(view["owner"] == visit.actor or (view["isShared"] and visit.may_administer))
-
-
-def is_as_seen(visit: Visit, record: Json) -> bool:
-    """Whether the record is as the page showed it that sent this form."""
-    return f"{record['id']}:{records.version_of(record)}" in visit.chosen("id")
-
-
-def after_change(crm_object: Json, now: float, notice: str) -> Redirect:
-    """Go on to the page that can undo a change of this moment."""
-    return Redirect(f"/records/{crm_object['slug']}/changed?at={to_micros(now)}", notice)
 
 
 def labelled(tx: Tx, crm_object: Mapping[str, Any], shown: Sequence[Json]) -> list[tuple[str, str]]:
