@@ -56,16 +56,16 @@ SCOPE: dict[str, Any] = {
     ],
 )
 def test_expressions_produce_values_and_texts(template: str, expected: Any) -> None:
-    given = render(template, SCOPE, "here")
+    given = render(template, SCOPE)
     assert given == expected
     assert type(given) is type(expected)
 
 
 def test_templates_are_found_at_any_depth_and_named_when_they_fail() -> None:
     value = {"a": [1, None, {"b": "{{ record.id }}"}], "c": "{{ record.data.amount }}"}
-    assert render(value, SCOPE, "data") == {"a": [1, None, {"b": "r"}], "c": 5}
+    assert render({"data": value}, SCOPE) == {"data": {"a": [1, None, {"b": "r"}], "c": 5}}
     with pytest.raises(BadRequest, match=r"data\.a\[0\]: 'phone' is undefined"):
-        render({"a": ["{{ record.data.phone }}"]}, SCOPE, "data")
+        render({"data": {"a": ["{{ record.data.phone }}"]}}, SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_templates_are_found_at_any_depth_and_named_when_they_fail() -> None:
 )
 def test_undefined_and_meaningless_expressions_fail(template: str) -> None:
     with pytest.raises(BadRequest):
-        render(template, SCOPE, "here")
+        render(template, SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_anything_but_simple_expressions_is_refused(template: str) -> None:
 )
 def test_the_length_of_a_text_is_limited(template: str) -> None:
     with pytest.raises(BadRequest, match="longer than 100,000"):
-        render(template, SCOPE, "here")
+        render(template, SCOPE)

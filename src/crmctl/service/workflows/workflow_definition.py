@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from functools import lru_cache
@@ -109,28 +109,29 @@ class _Environment(SandboxedEnvironment):
 
 def check_templates(value: Any, where: str) -> None:
     """Check every template in a value of any shape. Raises BadRequest naming the place."""
-    for path, text in _texts(value, where):
-        try:
-            compile_template(text)
-        except BadRequest as fault:
-            raise BadRequest(f"{path}: {fault.message}", {"field": path}) from None
+    _replaced(value, where, compile_template)
 
 
 def is_template(value: Any) -> bool:
     return isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value)
 
 
-def render(value: Any, scope: Mapping[str, Any], where: str = "") -> Any:
+def render(value: Any, scope: Mapping[str, Any]) -> Any:
     """Return the value with its templates filled in. A text that is a single expression becomes its result, of any type. Raises BadRequest
     naming the place, also for an unknown name."""
+    return _replaced(value, "", lambda text: _render(text, scope))
+
+
+def _replaced(value: Any, where: str, replace: Callable[[str], Any]) -> Any:
+    """Return a value of any shape with each of its templates replaced. Raises BadRequest naming the place."""
     if isinstance(value, dict):
-        return {key: render(item, scope, f"{where}.{key}" if where else key) for key, item in value.items()}
+        return {key: _replaced(item, f"{where}.{key}" if where else key, replace) for key, item in value.items()}
     if isinstance(value, list):
-        return [render(item, scope, f"{where}[{position}]") for position, item in enumerate(value)]
+        return [_replaced(item, f"{where}[{position}]", replace) for position, item in enumerate(value)]
     if not is_template(value):
         return value
     try:
-        return _render(value, scope)
+        return replace(value)
     except BadRequest as fault:
         raise BadRequest(f"{where}: {fault.message}", {"field": where}) from None
     except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as problem:
@@ -178,18 +179,6 @@ def compile_template(text: str) -> str | None:
     outputs = [piece for node in tree.body if isinstance(node, nodes.Output) for piece in node.nodes]
     visible = [piece for piece in outputs if not (isinstance(piece, nodes.TemplateData) and not piece.data.strip())]
     return match[1] if match and len(visible) == 1 else None
-
-
-def _texts(value: Any, where: str) -> Iterable[tuple[str, str]]:
-    """Yield each template in a value of any shape with its place."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _texts(item, f"{where}.{key}")
-    elif isinstance(value, list):
-        for position, item in enumerate(value):
-            yield from _texts(item, f"{where}[{position}]")
-    elif is_template(value):
-        yield where, value
 
 
 def _number(value: Any) -> int | float | Decimal:
@@ -352,7 +341,9 @@ def _check_data(schema: Schema, data: Json, where: str) -> None:
         field = f"{where}.data.{slug}"
         if slug not in schema.attributes:
             raise BadRequest(f"{field}: unknown attribute; the attributes are: {', '.join(schema.attributes)}", {"field": field})
-        if next(iter(_texts(value, field)), None) is None:
+        templates: list[str] = []
+        _replaced(value, field, templates.append)
+        if not templates:
             try:
                 project(schema.attributes[slug], value)
             except Invalid as problem:
