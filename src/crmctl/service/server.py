@@ -225,7 +225,6 @@ class Server:
         most = raise_file_limit(self.settings.connections)
         registry = Connections(most, self.settings.head_timeout, lambda: stranger(self._context).headers())
         if self._double is not None:
-            self._double.connections = registry
             registry.on_stop = self._double.end_delays
         workers: list[Worker] = []
 

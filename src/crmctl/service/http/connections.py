@@ -53,6 +53,9 @@ _EVICTED_SHARE = 20
 
 _LOG = logging.getLogger("uvicorn.error")
 
+DROP = "crmctl.drop"
+"""Entry of a request's scope: a function that closes the connection in the middle of an answer, after sending what was written."""
+
 HEAD, BODY, IDLE, REQUEST, REST, CLOSING = "head", "body", "idle", "request", "rest", "closing"
 
 
@@ -80,11 +83,6 @@ class Connections:
             del self.open[connection]
             connection.abort()
 
-    def drop(self, client: tuple[str, int] | None) -> None:
-        """Close the connection of a client in the middle of its answer, after sending what was written."""
-        for connection in [connection for connection in self.open if connection.client == client]:
-            connection.drop()
-
 
 class Connection(asyncio.Protocol):
     """A connection. `phase` is what it waits for, which decides how long it may wait.
@@ -94,7 +92,6 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, registry: Connections, config: uvicorn.Config, server_state: ServerState) -> None:
         self.phase = HEAD
-        self.client: tuple[str, int] | None = None
         self._registry = registry
         self._config = config
         self._server = server_state
@@ -123,7 +120,6 @@ class Connection(asyncio.Protocol):
         self.transport = _Transport(cast(asyncio.Transport, transport), self._leave)
         self._flow = _Flow(cast(asyncio.Transport, self.transport))
         self._addresses = {"client": get_remote_addr(self.transport), "server": get_local_addr(self.transport)}  # type: ignore[arg-type]
-        self.client = cast("tuple[str, int] | None", self._addresses["client"])
         self._server.connections.add(self)  # type: ignore[arg-type]
         if len(self._registry.open) >= self._registry.most:
             self._registry.evict()
@@ -213,6 +209,7 @@ class Connection(asyncio.Protocol):
             "raw_path": raw_path,
             "query_string": query,
             "headers": self._headers,
+            DROP: self.drop,
         }
         cycle = _Cycle(
             scope=cast("Any", scope),
@@ -296,7 +293,6 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def drop(self) -> None:
-        """Close in the middle of an answer, after sending what was written."""
         for cycle in self._cycles:
             _disconnect(cycle)
         self.transport.close()

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 from starlette.applications import Starlette
@@ -34,15 +34,13 @@ from crmctl.models.ids import suggestion
 from crmctl.models.jsontext import Json
 from crmctl.service.context import DATABASE_FILE, FILES_FOLDER, Context, new_id
 from crmctl.service.faults import BadRequest, Body, Fault, NotFound, check_shape
+from crmctl.service.http.connections import DROP
 from crmctl.service.http.json_answers import JsonAnswer, answer_for
 from crmctl.service.http.schemas import integer, read_query, read_shape
 from crmctl.service.store import change_log, webhooks
 from crmctl.service.store.sqlite import Snapshot, SqliteEngine
 from crmctl.service.store.tx import Rows, required, to_micros, to_wire
 from crmctl.values.moments import read_moment, read_span
-
-if TYPE_CHECKING:
-    from crmctl.service.http.connections import Connections
 
 PREFIX = "/_test"
 SINK = f"{PREFIX}/sink"  # every event is delivered there
@@ -184,8 +182,6 @@ class State:
 class TestDouble:
     """Wraps a service's application. `seed` makes ids, times and faults repeat after each reset."""
 
-    connections: Connections
-
     def __init__(self, *, seed: int | None = None, start: float | None = None, rules: Sequence[str] = ()) -> None:
         """`start` is where the clock begins, in Unix seconds. Raises BadRequest for a malformed rule."""
         self.clock = MovableClock(start, seed)
@@ -292,7 +288,7 @@ class TestDouble:
         for message in passed:
             await send(message)
         if fault.drop or fault.cut is not None:
-            self.connections.drop(scope.get("client"))
+            scope[DROP]()
 
     async def _app_for(self, method: str, fault: FaultRule, stack: ExitStack) -> ASGIApp:
         """Return the application on data as stale as the fault says. While rules need it, each write first saves the state it changes."""
