@@ -65,7 +65,7 @@ def test_deleting_an_attribute_removes_its_values_from_records(crm: RunningServi
 
 def set_active(crm: RunningService, object_id: str, attribute: dict[str, Any], is_active: bool) -> None:
     """Set the flag as the console and a definitions file do."""
-    crm.engine.write(lambda tx: objects.set_attribute_active(tx, object_id, attribute["id"], is_active, now=crm.clock.now()))
+    crm.engine.write(lambda tx: objects.update_attribute(tx, object_id, attribute["id"], {"isActive": is_active}, now=crm.clock.now()))
 
 
 def test_inactive_attributes_are_listed_on_request(crm: RunningService, projects: str) -> None:

@@ -192,10 +192,10 @@ def test_only_the_name_of_an_attribute_can_change(store: Store) -> None:
     things = store.object("things", {"slug": "field", "type": "text"})
     before = store.attribute(things, "field")
     store.clock.advance(1)
-    after = store.write(lambda tx, now, **_: objects.update_attribute(tx, things, before["id"], name="Better", now=now))
+    after = store.write(lambda tx, now, **_: objects.update_attribute(tx, things, before["id"], {"name": "Better"}, now=now))
     assert {key for key in before if before[key] != after[key]} == {"name", "updatedAt"}
     with pytest.raises(NotFound):
-        store.write(lambda tx, now, **_: objects.update_attribute(tx, store.standard("people"), before["id"], name="x", now=now))
+        store.write(lambda tx, now, **_: objects.update_attribute(tx, store.standard("people"), before["id"], {"name": "x"}, now=now))
 
 
 def test_deleting_an_attribute_deletes_its_values(store: Store) -> None:

@@ -79,7 +79,7 @@ def switch(tx: Tx, visit: Visit, crm_object: Json, is_on: bool) -> None:
 
 
 def switch_attribute(tx: Tx, visit: Visit, attribute: Json, is_on: bool) -> None:
-    objects.set_attribute_active(tx, visit.id("objectId"), attribute["id"], is_on, now=visit.now())
+    objects.update_attribute(tx, visit.id("objectId"), attribute["id"], {"isActive": is_on}, now=visit.now())
 
 
 def deletion_text(tx: Tx, crm_object: Json) -> str:
@@ -145,7 +145,7 @@ def option_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
 
 def change_attribute(tx: Tx, visit: Visit, attribute: Json) -> Outcome:
     object_id, old = visit.id("objectId"), options_of(attribute)
-    objects.update_attribute(tx, object_id, attribute["id"], name=visit.text("name"), now=visit.now())
+    objects.update_attribute(tx, object_id, attribute["id"], {"name": visit.text("name")}, now=visit.now())
     if old and visit.chosen("option"):
         texts = [text.strip() for text in visit.chosen("option")]
         places = [int(text) if text.isdecimal() else MAX_OPTIONS for text in visit.chosen("place")]

@@ -286,15 +286,14 @@ class _Loading:
         if existing is None:
             new = objects.NewAttribute(name, definition.type, definition.slug, *flags, config)
             attribute = objects.create_attribute(self.tx, object_id, new, **self.stamp)
-            objects.set_attribute_active(self.tx, object_id, attribute["id"], is_active, now=self.now)
+            objects.update_attribute(self.tx, object_id, attribute["id"], {"isActive": is_active}, now=self.now)
             return "created"
         for field, value in {"type": definition.type, **dict(zip(_FLAGS, flags, strict=True)), "config": config}.items():
             if value != existing[field]:
                 raise Conflict(f"{field} cannot be changed; delete the attribute and its values first")
         if (name, is_active) == (existing["name"], existing["isActive"]):
             return "unchanged"
-        objects.update_attribute(self.tx, object_id, existing["id"], name=name, now=self.now)
-        objects.set_attribute_active(self.tx, object_id, existing["id"], is_active, now=self.now)
+        objects.update_attribute(self.tx, object_id, existing["id"], {"name": name, "isActive": is_active}, now=self.now)
         return "updated"
 
     def _config(self, definition: AttributeSpec) -> Json | None:

@@ -111,7 +111,7 @@ def create_attribute(call: Call) -> Json:
 @endpoint("PATCH", ATTRIBUTE, "attributes:write", schemas.ATTRIBUTE, body=schemas.AttributeUpdate)
 def update_attribute(tx: Tx, call: Call) -> Json:
     """Rename an attribute."""
-    return objects.update_attribute(tx, call.id("objectId"), call.id("attributeId"), name=call.body["name"], now=call.now())
+    return objects.update_attribute(tx, call.id("objectId"), call.id("attributeId"), call.body, now=call.now())
 
 
 @endpoint("POST", ATTRIBUTE + "/options", "attributes:write", schemas.ATTRIBUTE, body=schemas.OptionsEdit, is_long=True, is_addition=True)

@@ -208,22 +208,19 @@ def create_attribute(tx: Tx, object_id: str, new: NewAttribute, **stamp: Unpack[
     return created
 
 
-def update_attribute(tx: Tx, object_id: str, attribute_id: str, *, name: str, now: float) -> Json:
+def update_attribute(tx: Tx, object_id: str, attribute_id: str, changes: Mapping[str, Any], *, now: float) -> Json:
+    """Change name, isActive or both. Records keep and show the values of an inactive attribute, but take no new ones, and no filter knows
+    it. Raises NotFound, BadRequest."""
+    columns: Json = {"updated_at": to_micros(now)}
+    if "isActive" in changes:
+        load_schema(tx, object_id, tx.dialect.own_object)
+        columns["is_active"] = int(changes["isActive"])
     attribute = get_attribute(tx, object_id, attribute_id)
-    if require_name(name, "name") != attribute["name"]:
-        update(tx, "attribute", {"name": name, "updated_at": to_micros(now)}, "id = ?", attribute["id"])
-        _note(tx, "updated", attribute, {"name": name}, now=now)
-    return get_attribute(tx, object_id, attribute_id)
-
-
-def set_attribute_active(tx: Tx, object_id: str, attribute_id: str, is_active: bool, *, now: float) -> Json:
-    """Activate or deactivate an attribute. Records keep and show the values of an inactive one, but take no new ones, and no filter knows
-    it. Raises NotFound."""
-    load_schema(tx, object_id, tx.dialect.own_object)
-    attribute = get_attribute(tx, object_id, attribute_id)
-    if attribute["isActive"] != is_active:
-        update(tx, "attribute", {"is_active": int(is_active), "updated_at": to_micros(now)}, "id = ?", attribute["id"])
-        _note(tx, "updated", attribute, {"isActive": is_active}, now=now)
+    if "name" in changes:
+        columns["name"] = require_name(changes["name"], "name")
+    if {**attribute, **changes} != attribute:
+        update(tx, "attribute", columns, "id = ?", attribute["id"])
+        _note(tx, "updated", attribute, changes, now=now)
     return get_attribute(tx, object_id, attribute_id)
 
 

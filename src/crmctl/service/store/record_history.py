@@ -224,12 +224,11 @@ def restore(
 
 
 def restore_batch(tx: Tx, object_id: str, batch: Sequence[str], candidates: Candidates, **stamp: Unpack[Stamp]) -> RestoreOutcome:
-    schema = load_schema(tx, object_id, tx.dialect.share_object)
-    writing, done = Writing(tx, schema, **stamp), RestoreOutcome()
+    writing, done = Writing(tx, object_id, **stamp), RestoreOutcome()
     present = dict(writing.load(batch))
     was_there = [record_id for record_id in batch if record_id not in candidates.new]
     pasts = dict(past_of(tx, was_there, {record_id: present[record_id].data for record_id in present}, candidates.moment))
-    targets = {record_id: _change(schema, record_id, past.data, done) for record_id, past in pasts.items() if past.data is not None}
+    targets = {record_id: _change(writing.schema, record_id, past.data, done) for record_id, past in pasts.items() if past.data is not None}
     writing.prepare([change for record_id, change in targets.items()])
     for record_id in batch:
         past = pasts.get(record_id, Past(None))

@@ -15,7 +15,7 @@ from crmctl.models.resources import AttributeType
 from crmctl.service.faults import BadRequest, Conflict, Fault, NotFound, shown
 from crmctl.service.store import change_log, record_tables
 from crmctl.service.store.change_log import LoggedChange
-from crmctl.service.store.record_tables import Schema
+from crmctl.service.store.record_tables import Schema, load_schema
 from crmctl.service.store.tx import Ids, Tx, all_in, insert_columns, to_micros
 from crmctl.values.attribute_types import TYPES, Family, StoredAttribute
 from crmctl.values.projection import EMPTY, Projection, keys_in, project, project_all
@@ -137,11 +137,11 @@ def _project_alike(schema: Schema, slugs: tuple[str, ...], rows: Sequence[Json])
 
 
 class Writing:
-    """Prepare with the changes of a request, apply them one by one, flush once."""
+    """Changes of an object's records: prepare with those of a request, apply them one by one, flush once. Raises NotFound."""
 
-    def __init__(self, tx: Tx, schema: Schema, *, ids: Ids, now: float) -> None:
+    def __init__(self, tx: Tx, object_id: str, *, ids: Ids, now: float) -> None:
+        self.schema = load_schema(tx, object_id, tx.dialect.share_object)
         self._tx = tx
-        self._schema = schema
         self._ids = ids
         self._now = now
         self._at = to_micros(now)
@@ -156,11 +156,11 @@ class Writing:
 
     def prepare(self, changes: Sequence[RecordChange]) -> None:
         """Read everything besides the loaded records that the changes are checked against, in one query per kind."""
-        for attribute in self._schema.unique:
+        for attribute in self.schema.unique:
             keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
             sql = "SELECT key, record_id FROM unique_value WHERE attribute = ? AND key IN {}"
             self._stored_owners |= {(attribute.number, key): owner for key, owner in all_in(self._tx, sql, keys, [attribute.number])}
-        for attribute in self._schema.attributes.values():
+        for attribute in self.schema.attributes.values():
             if attribute.type == AttributeType.REFERENCE:
                 keys = {key for change in changes for key in change.projections.get(attribute.slug, EMPTY).keys}
                 existing = record_tables.existing_ids(self._tx, attribute.target_id, keys) if keys else None
@@ -168,16 +168,16 @@ class Writing:
 
     def load(self, record_ids: Iterable[str]) -> dict[str, StoredRecord]:
         """Return the existing records of these canonical ids by id, locked for this transaction."""
-        unique = self._schema.unique
+        unique = self.schema.unique
         columns = "".join(f", {record_tables.column(attribute)}" for attribute in unique)
-        sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self._schema.table} WHERE id IN {{}} "
+        sql = f"SELECT id, created_at, updated_at, data{columns} FROM {self.schema.table} WHERE id IN {{}} "
         # In one order, so that two requests for the same records do not deadlock.
         sql += f"ORDER BY id{self._tx.dialect.for_update}"
         for record_id, created_at, updated_at, data, *stored in all_in(self._tx, sql, sorted(set(record_ids))):
             keys = {attribute.number: keys_in(attribute, column) for attribute, column in zip(unique, stored, strict=True)}
             self._stored_owners |= {(number, key): record_id for number, held in keys.items() for key in held}
-            values = self._schema.values_in(data)
-            document = jsontext.dumps(values) if self._schema.leaving else data
+            values = self.schema.values_in(data)
+            document = jsontext.dumps(values) if self.schema.leaving else data
             self._records[record_id] = StoredRecord(record_id, created_at, updated_at, values, keys, document)
         return self._records
 
@@ -228,7 +228,7 @@ class Writing:
         self._note(change_log.DELETED, record, change_log.whole(record.created_at, record.document))
 
     def flush(self) -> None:
-        tx, schema = self._tx, self._schema
+        tx, schema = self._tx, self.schema
         tx.execute_many(f"DELETE FROM {schema.table} WHERE id = ?", [(record_id,) for record_id in self._deleted])
         moved = sorted(key for key, owner in self._owners.items() if owner != self._stored_owners.get(key))
         tx.execute_many("DELETE FROM unique_value WHERE attribute = ? AND key = ?", [key for key in moved if key in self._stored_owners])
@@ -255,14 +255,14 @@ class Writing:
                     raise BadRequest(f"{slug} refers to a record that does not exist: {missing[0]}", {"fields": {slug: "does not exist"}})
 
     def _check_unique(self, change: RecordChange, record: StoredRecord) -> None:
-        for attribute in self._schema.unique:
+        for attribute in self.schema.unique:
             for key in change.projections.get(attribute.slug, EMPTY).keys:
                 place = (attribute.number, key)
                 if self._owners.get(place, self._stored_owners.get(place)) not in (None, record.id):
                     raise Conflict(f"{attribute.slug} must be unique, and another record has this value", {"slug": attribute.slug})
 
     def _take_keys(self, change: RecordChange, record: StoredRecord) -> None:
-        for attribute in self._schema.unique:
+        for attribute in self.schema.unique:
             projection = change.projections.get(attribute.slug)
             if projection is not None:
                 self._owners |= {(attribute.number, key): None for key in record.keys.get(attribute.number, ())}
@@ -276,28 +276,28 @@ class Writing:
             "updated_at": [record.updated_at for record in records],
             "data": [record.document for record in records],
         }
-        for attribute in self._schema.every.values():
+        for attribute in self.schema.every.values():
             values = [record.changed.get(attribute.slug, EMPTY) for record in records]
             columns[record_tables.column(attribute)] = [value.column for value in values]
             # Only texts have a form besides the compared one.
             if TYPES[attribute.type].family is Family.TEXT:
                 columns[record_tables.exact_column(attribute)] = [value.exact for value in values]
-        insert_columns(self._tx, self._schema.table, columns)
+        insert_columns(self._tx, self.schema.table, columns)
 
     def _update(self, record: StoredRecord) -> None:
         # Only changed columns: an index whose column is not named costs nothing.
         columns: Json = {"updated_at": record.updated_at, "data": record.document}
         for slug, projection in record.changed.items():
-            attribute = self._schema.every[slug]
+            attribute = self.schema.every[slug]
             columns[record_tables.column(attribute)] = projection.column
             columns[record_tables.exact_column(attribute)] = projection.exact
         assignments = ", ".join(f"{column} = ?" for column in columns)
-        self._tx.execute_many(f"UPDATE {self._schema.table} SET {assignments} WHERE id = ?", [(*columns.values(), record.id)])
+        self._tx.execute_many(f"UPDATE {self.schema.table} SET {assignments} WHERE id = ?", [(*columns.values(), record.id)])
 
     def _note(self, event_type: str, record: StoredRecord, before: str | None) -> None:
         payload = None
         if self._listeners.want(event_type):
             # The ids are our own and need no escaping; the document is JSON already.
-            head = f'{{"organizationId":"{self._listeners.organisation}","recordId":"{record.id}","objectId":"{self._schema.object_id}"'
+            head = f'{{"organizationId":"{self._listeners.organisation}","recordId":"{record.id}","objectId":"{self.schema.object_id}"'
             payload = f'{head},"data":{record.document}}}'
-        self._entries.append(LoggedChange(event_type, payload, record.id, self._schema.number, before))
+        self._entries.append(LoggedChange(event_type, payload, record.id, self.schema.number, before))

@@ -84,9 +84,8 @@ def update_record(
 
 def delete_record(tx: Tx, object_id: str, record_id: str, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]) -> None:
     """Delete a record; references to it stay. Raises NotFound, PreconditionFailed unless its version is in `only_if`."""
-    schema = load_schema(tx, object_id, tx.dialect.share_object)
-    writing = Writing(tx, schema, **stamp)
-    record = _loaded(writing, schema, record_id, only_if)
+    writing = Writing(tx, object_id, **stamp)
+    record = _loaded(writing, record_id, only_if)
     writing.delete(record)
     writing.flush()
 
@@ -94,7 +93,6 @@ def delete_record(tx: Tx, object_id: str, record_id: str, only_if: Collection[st
 def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp: Unpack[Stamp]) -> Json:
     """Create records, or update the items that have an id (`upsert`). A bad item fails alone; later items see
     earlier ones. Returns `{created, updated, failed: [{index, error}]}`. Raises NotFound for the object."""
-    schema = load_schema(tx, object_id, tx.dialect.share_object)
     failed: dict[int, str] = {}
     read: dict[int, tuple[Any, str | None]] = {}
     for index, item in enumerate(items):
@@ -102,9 +100,9 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp:
             read[index] = _read_item(item, mode)
         except Fault as fault:
             failed[index] = fault.message
-    writing = Writing(tx, schema, **stamp)
+    writing = Writing(tx, object_id, **stamp)
     stored = writing.load(record_id for _, record_id in read.values() if record_id)
-    changes = check_all(schema, read, stored, failed)
+    changes = check_all(writing.schema, read, stored, failed)
     writing.prepare(list(changes.values()))
     counts = {"created": 0, "updated": 0}
     for index, change in changes.items():
@@ -120,8 +118,7 @@ def bulk_write(tx: Tx, object_id: str, mode: str, items: Sequence[Any], **stamp:
 
 def bulk_delete(tx: Tx, object_id: str, record_ids: Sequence[str], **stamp: Unpack[Stamp]) -> int:
     """Delete records and return how many existed. Raises NotFound for the object."""
-    schema = load_schema(tx, object_id, tx.dialect.share_object)
-    writing = Writing(tx, schema, **stamp)
+    writing = Writing(tx, object_id, **stamp)
     canonical = (canonical_uuid(record_id) for record_id in record_ids)
     existing = list(writing.load(record_id for record_id in canonical if record_id).values())
     for record in existing:
@@ -133,23 +130,22 @@ def bulk_delete(tx: Tx, object_id: str, record_ids: Sequence[str], **stamp: Unpa
 def _write_one(
     tx: Tx, object_id: str, record_id: str | None, data: Any, only_if: Collection[str] = (ANY_VERSION,), **stamp: Unpack[Stamp]
 ) -> Json:
-    schema = load_schema(tx, object_id, tx.dialect.share_object)
-    writing = Writing(tx, schema, **stamp)
-    stored = None if record_id is None else _loaded(writing, schema, record_id, only_if)
-    change = check(schema, data, stored.id if stored else None, stored)
+    writing = Writing(tx, object_id, **stamp)
+    stored = None if record_id is None else _loaded(writing, record_id, only_if)
+    change = check(writing.schema, data, stored.id if stored else None, stored)
     writing.prepare([change])
     record = writing.apply(change)
     writing.flush()
-    return record.wire(schema.object_id)
+    return record.wire(writing.schema.object_id)
 
 
-def _loaded(writing: Writing, schema: Schema, record_id: str, only_if: Collection[str]) -> StoredRecord:
+def _loaded(writing: Writing, record_id: str, only_if: Collection[str]) -> StoredRecord:
     """Return the record, locked. Raises NotFound, PreconditionFailed."""
     known_id = canonical_uuid(record_id)
     record = writing.load([known_id]).get(known_id) if known_id else None
     if record is None:
         raise _no_record(record_id)
-    if ANY_VERSION not in only_if and version_of(record.wire(schema.object_id)) not in only_if:
+    if ANY_VERSION not in only_if and version_of(record.wire(writing.schema.object_id)) not in only_if:
         raise PreconditionFailed("the record was changed since it was read; read it again, and then decide")
     return record
 
