@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
@@ -283,18 +283,23 @@ def preload(*packages: str) -> None:
     from crmctl.cli import app
     from crmctl.models.resources import Resource
 
-    app._build_one = cache(app._build_one)
-    for name in app.BY_NAME:
-        _build(app.load_command(name))
+    for entry in app.BY_NAME.values():
+        _build_once(entry.load().builders)
     for model in Resource.__subclasses__():
         model.fields()
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # lets OpenSSL read its configuration and build its tables
 
 
-def _build(command: Any) -> None:
-    """Build a command, or all commands of a group."""
-    for part in getattr(command, "commands", {}).values():
-        _build(part)
+def _build_once(builders: dict[str, Any]) -> None:
+    """Build these commands, and keep them for every run."""
+    for name, build in builders.items():
+        command = build()
+        _build_once(getattr(command, "builders", {}))
+        builders[name] = partial(_same, command)
+
+
+def _same(command: Any) -> Any:
+    return command
 
 
 def serve(path: str) -> str:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import typer
 from typer import _click as click
 from typer._click.parser import _OptionParser as OptionParser
 from typer._coercion import RuntimeParam
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import _get_params_name_from_function as read_parameters
-from typer.main import get_command_from_info as build_command
 
 from crmctl.cli.options import ADVANCED, WIDEST, common_options, shared_option
 from crmctl.cli.registry import BY_NAME, COMMANDS, extra_hint, option_hint, way_out
@@ -88,17 +85,25 @@ class _StrictOptions:
 @cache
 def _common_parameters() -> Sequence[Any]:
     """Return the common options, whose values land in the runtime's `flags`. They hold no state, so all commands share them."""
-    parameters, _ = read_parameters(common_options)
+    parameters = _read_parameters(inspect.signature(common_options, eval_str=True).parameters.values())
     for parameter in parameters:
         parameter.expose_value = False
         parameter.callback = _remember
-    return [_with_reader(parameter) for parameter in parameters]
+    return parameters
 
 
-def _with_common(parameters: Sequence[Any]) -> list[Any]:
-    own = [_with_reader(parameter) for parameter in parameters]
+def _with_common(own: Sequence[Any]) -> list[Any]:
     taken = {name for parameter in own for name in parameter.opts}
-    return own + [parameter for parameter in _common_parameters() if not taken & set(parameter.opts)]
+    return [*own, *(parameter for parameter in _common_parameters() if not taken & set(parameter.opts))]
+
+
+def _read_parameters(parameters: Iterable[inspect.Parameter]) -> list[Any]:
+    """Return the options and arguments that the parameters of a function declare."""
+
+    def declared() -> None: ...
+
+    declared.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
+    return [_with_reader(parameter) for parameter in read_parameters(declared)[0]]
 
 
 def _with_reader(parameter: Any) -> Any:
@@ -179,19 +184,31 @@ def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None
 
 
 class Command(_StrictOptions, TyperCommand):
-    """A command that takes the common options; its epilog holds its examples, one per line.
+    """A function as a command that takes the common options. Help shows the `examples`, whole command lines, and a test runs them.
 
-    `writes`: whether it changes data of the service; None if the command guards its writes itself. `local` ones work with broken settings.
+    `writes`: whether it changes data of the service, which guards read-only and protected profiles and allows --dry-run; None if the
+    function guards its writes itself. `local` ones work with broken settings. Variables that begin with `prefix` give options, too.
     """
 
-    writes: bool | None = False
-    local = False
-
-    def __init__(self, name: str | None, **settings: Any) -> None:
-        self.own_params = list(settings.get("params") or ())
-        settings["params"] = _with_common(self.own_params)
-        settings["context_settings"] = CONTEXT | (settings.get("context_settings") or {})
-        super().__init__(name, **settings)
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        examples: Sequence[str] = (),
+        writes: bool | None = False,
+        local: bool = False,
+        help: str | None = None,
+        prefix: str | None = None,
+    ) -> None:
+        self.function, self.examples, self.writes, self.local = function, examples, writes, local
+        parameters = inspect.signature(function, eval_str=True).parameters.values()
+        first, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
+        self._takes_context = first.name == "ctx"
+        self.own_params = _read_parameters([*own, *map(shared_option, getattr(function, "shared", ()))])
+        settings = CONTEXT | {"auto_envvar_prefix": prefix}
+        text = help or inspect.getdoc(function)
+        super().__init__(name, params=_with_common(self.own_params), help=text, context_settings=settings, rich_markup_mode=None)
 
     def invoke(self, ctx: click.Context) -> Any:
         runtime = ctx.obj
@@ -201,7 +218,7 @@ class Command(_StrictOptions, TyperCommand):
             runtime.check_options()
         if self.writes:
             runtime.guard_write()
-        return super().invoke(ctx)
+        return self.function(ctx if self._takes_context else runtime, **ctx.params)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from crmctl.cli.help_text import command_page, render
@@ -212,16 +229,22 @@ class Command(_StrictOptions, TyperCommand):
 
 
 class CommandGroup(_StrictOptions, TyperGroup):
-    """A group that takes the common options and shows its help without a command."""
+    """A group that takes the common options and shows its help without a command.
+
+    It builds a command on demand: reading the parameters of all takes longer than running one.
+    """
+
+    def __init__(self, name: str, help: str, builders: Mapping[str, Callable[[], click.Command]]) -> None:
+        super().__init__(
+            name=name, help=help, params=_with_common(()), no_args_is_help=True, context_settings=CONTEXT, rich_markup_mode=None
+        )
+        self.builders = builders
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(self.builders)
 
-    def __init__(self, **settings: Any) -> None:
-        settings["params"] = _with_common(settings.get("params") or ())
-        settings["no_args_is_help"] = True
-        settings["context_settings"] = CONTEXT
-        super().__init__(**settings)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self.builders[cmd_name]() if cmd_name in self.builders else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
@@ -233,7 +256,7 @@ class CommandGroup(_StrictOptions, TyperGroup):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from crmctl.cli.help_text import HelpPage, render
 
-        commands = sorted(self.commands.items())
+        commands = sorted((name, build()) for name, build in self.builders.items())
         page = HelpPage(usage=f"{ctx.command_path} <command> [options]", description=self.help or "")
         page.sections = {"Commands": [(name, _summary(command)) for name, command in commands]}
         page.examples = [example for _, command in commands for example in _examples(command)[:1]]
@@ -243,8 +266,8 @@ class CommandGroup(_StrictOptions, TyperGroup):
 class RootGroup(CommandGroup):
     """The root group: it lists the registry and imports a command's module only to run it."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(BY_NAME)
+    def __init__(self) -> None:
+        super().__init__("crmctl", "", {name: partial(load_command, name) for name in BY_NAME})
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Raises InterruptedByUser for Ctrl-C: Typer would end without a word, even after a write in doubt."""
@@ -253,82 +276,39 @@ class RootGroup(CommandGroup):
         except KeyboardInterrupt as interrupt:
             raise InterruptedByUser("interrupted", hint=next(iter(interrupt.args), None)) from interrupt
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load_command(cmd_name) if cmd_name in BY_NAME else None
-
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from crmctl.cli.help_text import render, root_page
 
         formatter.write(render(root_page(COMMANDS, describe_common_options(), is_whole=_shows_all(ctx)), formatter.width))
 
 
-class CommandApp(typer.Typer):
-    """A Typer app in crmctl's manner: `app = CommandApp("help")`, then `@app.command("list", examples=[...])`.
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class CommandApp:
+    """The commands of a module: `app = CommandApp("help")`, then `@app.command("list", examples=[...])`.
 
     Without help it is a single command instead of a group.
     """
 
     def __init__(self, help: str = "") -> None:
-        super().__init__(cls=CommandGroup, help=help, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        self._help = help
+        self.builders: dict[str, Callable[[], click.Command]] = {}
 
-    def command(
-        self, name: str | None = None, *, examples: Sequence[str] = (), writes: bool | None = False, local: bool = False, **settings: Any
-    ) -> Callable[[Any], Any]:
-        """Register a command. Help shows the `examples`, whole command lines, and a test runs them.
+    def command(self, name: str, **settings: Any) -> Callable[[F], F]:
+        """Register a function, whose first parameter is the runtime, with the settings of a `Command`."""
 
-        `writes=True` guards read-only and protected profiles and gives the command `--dry-run`.
-        """
-        settings.setdefault("cls", type("Command", (Command,), {"writes": writes, "local": local}))
-        settings.setdefault("epilog", "\n".join(examples) or None)
-        return super().command(name, **settings)
+        def register(function: F) -> F:
+            self.builders[name] = partial(Command, name, function, **settings)
+            return function
+
+        return register
+
+    def add_group(self, name: str, app: CommandApp) -> None:
+        self.builders[name] = partial(app.build, name)
 
     def build(self, name: str) -> click.Command:
-        if self.info.help:
-            return CommandGroup(name=name, commands=_Commands(self), help=self.info.help, rich_markup_mode=None)
-        command = _build_one(self.registered_commands[0])
-        command.name = name
-        return command
-
-
-class _Commands(Mapping[str, click.Command]):
-    """The commands of an app, each built on demand: reading all parameters takes longer than running a command."""
-
-    def __init__(self, app: CommandApp) -> None:
-        self._commands = {str(info.name): info for info in app.registered_commands}
-        self._groups: Json = {str(info.name): info.typer_instance for info in app.registered_groups}
-
-    def __getitem__(self, name: str) -> click.Command:
-        group = self._groups.get(name)
-        return _build_one(self._commands[name]) if group is None else group.build(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self._commands, *self._groups])
-
-    def __len__(self) -> int:
-        return len(self._commands) + len(self._groups)
-
-
-def _build_one(info: Any) -> click.Command:
-    prepared = copy(info)
-    prepared.callback = _with_context(info.callback)
-    return build_command(prepared, pretty_exceptions_short=False, rich_markup_mode=None)
-
-
-def _with_context(command: Any) -> Any:
-    """Return a command as Typer calls it: with the context in place of its runtime, and with the options it `takes`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    if own[0].name != "runtime":
-        return command
-
-    def call(runtime: typer.Context, **values: Any) -> Any:
-        return command(runtime.obj, **values)
-
-    parameters = [own[0].replace(annotation=typer.Context), *own[1:], *map(shared_option, getattr(command, "shared", ()))]
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    call.__doc__ = command.__doc__
-    return call
+        return CommandGroup(name, self._help, self.builders) if self._help else self.builders[name]()
 
 
 def load_command(name: str) -> click.Command:
@@ -337,14 +317,10 @@ def load_command(name: str) -> click.Command:
     return command
 
 
-def root_command() -> RootGroup:
-    return RootGroup(name="crmctl", commands={}, help="", rich_markup_mode=None)
-
-
 def run_command(arguments: Sequence[str], runtime: Any) -> int:
     """Run one command line and return the exit code. Raises CrmctlError for every failure, usage errors included."""
     try:
-        code = root_command().main(list(arguments), prog_name="crmctl", standalone_mode=False, obj=runtime)
+        code = RootGroup().main(list(arguments), prog_name="crmctl", standalone_mode=False, obj=runtime)
     except click.exceptions.NoArgsIsHelpError as shown:
         runtime.streams.write_out(shown.ctx.get_help() + "\n" if shown.ctx else "")
         return 0
@@ -359,7 +335,7 @@ def describe_common_options() -> list[Json]:
 
 def command_help(words: Sequence[str], width: int) -> str | None:
     """Return the help of a command (the root without words), None for an unknown one."""
-    command: click.Command = root_command()
+    command: click.Command = RootGroup()
     ctx = click.Context(command, info_name="crmctl", terminal_width=width)
     for word in words:
         subcommand = command.get_command(ctx, word) if isinstance(command, TyperGroup) else None
@@ -397,8 +373,8 @@ def _summary(command: click.Command) -> str:
     return (command.help or "").strip().split("\n", 1)[0].rstrip(".")
 
 
-def _examples(command: click.Command) -> list[str]:
-    return [line for line in (command.epilog or "").splitlines() if line.strip()]
+def _examples(command: Any) -> list[str]:
+    return list(getattr(command, "examples", ()))
 
 
 def _shows_all(ctx: click.Context) -> bool:
@@ -416,7 +392,7 @@ def describe_tree() -> Json:
 
 def _describe(command: click.Command, path: str, summary: str = "") -> Json:
     if isinstance(command, CommandGroup):
-        children = [_describe(child, f"{path} {name}") for name, child in command.commands.items()]
+        children = [_describe(build(), f"{path} {name}") for name, build in command.builders.items()]
         return {"command": path, "summary": summary or _summary(command), "help": command.help or "", "commands": children}
     own: Sequence[Parameter] = getattr(command, "own_params", [])
     return {

@@ -102,10 +102,9 @@ def way_out(runtime: Runtime, path: str, words: Sequence[str], names: Sequence[s
         return meant.replace("OBJECT", named)
     if path in ("crmctl records", "crmctl attributes") and typed in _objects(runtime):
         return f"{path} list {typed}"
-    if path == "crmctl" and typed not in objects:
-        verbs = ((name, entry.load().registered_commands) for name, entry in BY_NAME.items())  # records come first
-        if noun := next((name for name, commands in verbs if any(command.name == typed for command in commands)), None):
-            return f"did you mean: {path} {noun} {typed}"
+    nouns = BY_NAME.items() if path == "crmctl" and typed not in objects else ()  # records come first
+    if noun := next((name for name, entry in nouns if typed in entry.load().builders), None):
+        return f"did you mean: {path} {noun} {typed}"
     if typed not in objects and (near := nearest(typed, names)):
         return f"did you mean: {path} {near}"
     verb = next((word for word in words[1:] if word in OF_RECORDS), "list")

@@ -61,7 +61,7 @@ LOG_FORMATS = ("json", "text", "none")
 @app.command(
     "serve",
     local=True,
-    context_settings={"auto_envvar_prefix": PREFIX},
+    prefix=PREFIX,
     examples=["crmctl serve", "crmctl serve --data ./crm --port 8787 --rate-limit 0"],
 )
 def run_service(

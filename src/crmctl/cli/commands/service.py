@@ -40,7 +40,7 @@ keys = CommandApp("Create, list and revoke API keys.")
 members_app = CommandApp("Invite members to the console, and give them new links.")
 trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
 for name, group in (("keys", keys), ("members", members_app), ("trust", trusts)):
-    app.add_typer(group, name=name)
+    app.add_group(name, group)
 
 EmailArgument = Annotated[str, argument("EMAIL", "The member's email address.")]
 
