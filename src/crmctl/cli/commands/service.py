@@ -39,8 +39,6 @@ app = CommandApp("Administer an embedded service's own data.")
 keys = CommandApp("Create, list and revoke API keys.")
 members_app = CommandApp("Invite members to the console, and give them new links.")
 trusts = CommandApp("Let CI jobs exchange their identity for short-lived API keys.")
-for name, group in (("keys", keys), ("members", members_app), ("trust", trusts)):
-    app.add_group(name, group)
 
 EmailArgument = Annotated[str, argument("EMAIL", "The member's email address.")]
 
@@ -500,3 +498,7 @@ def _describe(key: ApiKey) -> Json:
 
 def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count) or "none"
+
+
+for name, group in (("keys", keys), ("members", members_app), ("trust", trusts)):
+    app.add_group(name, group)
