@@ -40,46 +40,29 @@ def show_pages(runtime: Runtime, fetch: Callable[[int, int], Page[Any]], part: W
     """Show the items of a paged list as its pages arrive. `view` gets the first item, or None."""
     from crmctl.client.answers import iterate
 
-    seen = SeenPages(part)
-    show_found(runtime, seen, iterate(fetch, limit=part.limit, offset=part.offset, on_doubt=seen.doubts.append), view)
+    doubts: list[str] = []
+    show_found(runtime, part, iterate(fetch, limit=part.limit, offset=part.offset, on_doubt=doubts.append), doubts, view)
 
 
 def show_found(
     runtime: Runtime,
-    seen: SeenPages,
+    part: Window,
     pages: Iterator[Page[Any]],
+    doubts: Sequence[str],
     view: Callable[[Json | None], View],
     present: Callable[[Sequence[Any]], Iterable[Any]] = lambda items: items,
 ) -> None:
-    """Show pages as they arrive; `present` transforms their items."""
-    pages = seen.watch(pages)
-    first = next(pages)
-    shown = runtime.emitter.emit_pages(
-        (present(page.items) for page in chain([first], pages)), view(first.items[0].wire if first.items else None)
-    )
-    for note in seen.notes(shown):
-        runtime.messages.note(note)
+    """Show pages as they arrive; `present` transforms their items. Then note `doubts`, which reading may add, and what is left out."""
+    page = first = next(pages)
 
+    def shown_items() -> Iterator[Iterable[Any]]:
+        nonlocal page
+        for page in chain([first], pages):
+            yield present(page.items)
 
-class SeenPages:
-    """Facts about the whole list: its length, and sentences on items that may be missing."""
-
-    def __init__(self, part: Window) -> None:
-        self.part = part
-        self.total: int | None = None
-        self.doubts: list[str] = []
-
-    def watch(self, pages: Iterator[Page[Any]]) -> Iterator[Page[Any]]:
-        for page in pages:
-            self.total = page.total
-            yield page
-
-    def notes(self, shown: int) -> Iterator[str]:
-        """Yield notes on items left out or possibly missing."""
-        part = self.part
-        more = self.total is not None and part.offset + shown < self.total
-        yield from dict.fromkeys(self.doubts)
-        if shown == part.limit and more:
-            yield f"showing {shown:,} of {self.total:,}; use --limit or --all"
-        elif shown == part.limit and self.total is None:
-            yield f"showing {shown:,}, there may be more; use --limit or --all"
+    shown = runtime.emitter.emit_pages(shown_items(), view(first.items[0].wire if first.items else None))
+    for doubt in dict.fromkeys(doubts):
+        runtime.messages.note(doubt)
+    if shown == part.limit and (page.total is None or part.offset + shown < page.total):
+        known = f"showing {shown:,}, there may be more" if page.total is None else f"showing {shown:,} of {page.total:,}"
+        runtime.messages.note(f"{known}; use --limit or --all")

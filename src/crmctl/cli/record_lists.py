@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from crmctl.cli.list_window import ORDERS, SeenPages, Window, show_found, window
+from crmctl.cli.list_window import ORDERS, Window, show_found, window
 from crmctl.cli.record_queries import check_references, shown_context
 from crmctl.cli.targets import find_record, known_attributes, on_object, record_columns, value_text
 from crmctl.config.output_formats import OUTPUT_FORMATS
@@ -183,8 +183,8 @@ def value_texts(runtime: Runtime, object_name: str, data: Sequence[Mapping[str, 
     ]
 
 
-MANY_PAGES = 3
-"""A table of more pages shows progress."""
+MANY = 300
+"""A table of more records shows progress."""
 
 
 @frozen
@@ -209,24 +209,31 @@ class Asked:
 
 def list_window(runtime: Runtime, object_name: str, *, limit: int | None, every: bool, offset: int, **conditions: Any) -> None:
     """Show a part of the records. Raises UsageError for invalid options and for a high cost without agreement."""
-    asked, part = Asked(object_name, **conditions), window(limit, every, offset)
+    asked, part, doubts = Asked(object_name, **conditions), window(limit, every, offset), list[str]()
     check_choice("--order", asked.order, ORDERS)
-    seen, agreed = SeenPages(part), part.limit is None
+    agreed, query = part.limit is None, None
     if asked.is_plain:
         display = RecordDisplay(runtime, asked.object, lambda: shown_context(runtime, agreed=agreed))
-        _show_pages(runtime, seen, _plain_pages(runtime, asked, seen), display)
-        return
-    reader, query = _query(runtime, asked, agreed=agreed)
-    display = RecordDisplay(runtime, asked.object, lambda: reader.context)
-    pages = query.pages(part.limit, part.offset, seen.doubts.append)
+        pages = _plain_pages(runtime, asked, part, doubts)
+    else:
+        reader, query = _query(runtime, asked, agreed=agreed)
+        display = RecordDisplay(runtime, asked.object, lambda: reader.context)
+        pages = query.pages(part.limit, part.offset, doubts.append)
     first = next(pages)
-    if not first.items and not part.offset:
+    if query is not None and not first.items and not part.offset:
         check_references(reader.context, asked.object, query.wanted)
-    _show_pages(runtime, seen, chain([first], pages), display)
-    _remark(runtime, query)
+    rest = len(first.items) if first.total is None else first.total - part.offset
+    count = rest if part.limit is None else min(rest, part.limit)
+    display.expect(count)
+    if count > MANY and runtime.output_format == "table":
+        pages = _with_progress(runtime, pages, count, len(first.items))
+    show_found(runtime, part, chain([first], pages), doubts, display.view, display.wires)
+    display.finish()
+    if query is not None:
+        _remark(runtime, query)
 
 
-def _plain_pages(runtime: Runtime, asked: Asked, seen: SeenPages) -> Iterator[Page[Record]]:
+def _plain_pages(runtime: Runtime, asked: Asked, part: Window, doubts: list[str]) -> Iterator[Page[Record]]:
     from crmctl.client.answers import iterate
     from crmctl.client.directory import SORTS
 
@@ -235,20 +242,7 @@ def _plain_pages(runtime: Runtime, asked: Asked, seen: SeenPages) -> Iterator[Pa
         return on_object(runtime, asked.object, lambda target: call(target, sort=sort, order=asked.order, limit=limit, offset=offset))
 
     sort = SORTS[asked.sort] if asked.sort else None
-    return iterate(fetch, limit=seen.part.limit, offset=seen.part.offset, on_doubt=seen.doubts.append)
-
-
-def _show_pages(runtime: Runtime, seen: SeenPages, pages: Iterator[Page[Record]], display: RecordDisplay) -> None:
-    first, part = next(pages), seen.part
-    rest = len(first.items) if first.total is None else first.total - part.offset
-    from crmctl.models.resources import PAGE_LIMIT
-
-    count = rest if part.limit is None else min(rest, part.limit)
-    display.expect(count)
-    if count > MANY_PAGES * PAGE_LIMIT and runtime.output_format == "table":
-        pages = _with_progress(runtime, pages, count, len(first.items))
-    show_found(runtime, seen, chain([first], pages), display.view, display.wires)
-    display.finish()
+    return iterate(fetch, limit=part.limit, offset=part.offset, on_doubt=doubts.append)
 
 
 def _with_progress(runtime: Runtime, pages: Iterator[Page[Record]], count: int, done: int) -> Iterator[Page[Record]]:

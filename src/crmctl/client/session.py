@@ -31,12 +31,9 @@ MAX_ATTEMPTS = 5
 BACKOFF = Backoff(jitter=1.0)
 
 
-def is_repeatable(method: str) -> bool:
-    """Whether sending a request twice has the effect of sending it once: GET, and DELETE or PATCH of one resource.
-
-    A bulk delete is not repeatable: its second answer would count only the rest. Its caller passes `idempotent=False`.
-    """
-    return method in ("GET", "HEAD", "PATCH", "DELETE")
+REPEATABLE = frozenset({"GET", "HEAD", "PATCH", "DELETE"})
+"""Methods of one resource: sent twice, a request has the effect of one. The caller of a bulk delete passes `idempotent=False`, because its
+second answer would count only the rest."""
 
 
 def is_undone(result: Answer | NetworkError) -> bool:
@@ -245,7 +242,7 @@ class Session:
         kind = (("Content-Type", "application/json"),) if content is not None else ()
         every = (*self._keys.headers(), *kind, *(headers or {}).items())
         reads = reads or method in ("GET", "HEAD")
-        repeatable = reads or (is_repeatable(method) if idempotent is None else idempotent)
+        repeatable = reads or (method in REPEATABLE if idempotent is None else idempotent)
         call = _Call(Request(method, self.url(path, query), every, content, self._timeout), reads, repeatable)
         answer, doubted = self._answer(call, watch)
         if answer.ok or any_status:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain, islice
 from typing import Any
 
-from crmctl.config.output_formats import OUTPUT_FORMATS, OutputFormat
+from crmctl.config.output_formats import OUTPUT_FORMATS
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
 from crmctl.models.field_paths import Path, narrow
@@ -139,7 +139,13 @@ class Emitter:
 
     @property
     def _writer(self) -> formats.FormatWriter:
-        return _writer(OUTPUT_FORMATS[self.format])
+        row = OUTPUT_FORMATS[self.format]
+        if row.writer == "Table":
+            from crmctl.output.table import Table  # only people need it
+
+            return Table(row)
+        writer: formats.FormatWriter = getattr(formats, row.writer)(row)
+        return writer
 
     def check_fields(self, view: View) -> None:
         """Raise UsageError for an unknown field, and for rows without ids, for commands that must not write first."""
@@ -293,15 +299,6 @@ class Emitter:
             spool.seek(0)
             while text := spool.read(1 << 20):
                 yield text
-
-
-def _writer(row: OutputFormat) -> formats.FormatWriter:
-    if row.writer == "Table":
-        from crmctl.output.table import Table  # only people need it
-
-        return Table(row)
-    writer: formats.FormatWriter = getattr(formats, row.writer)(row)
-    return writer
 
 
 def _mapping(item: Item) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from crmctl.client.directory import SORTS, known_attributes
-from crmctl.client.query.record_filter import AnyOf, Bound, ListOrder, LocalCondition, Prefilter, QueryContext, RecordFilter
+from crmctl.client.query.record_filter import Bound, ListOrder, LocalCondition, QueryContext, RecordFilter
 from crmctl.client.query.record_query import RecordQuery
 from crmctl.errors import UsageError
 from crmctl.models import jsontext
@@ -59,7 +59,12 @@ def part_filter(attribute: Attribute, part: str, clause: Clause) -> RecordFilter
         hold = " that holds it" if positive.meaning.finds_operand else ""
         return f"{have} {attribute.slug} as one text{hold}: it has no parts, so {clause.target} says nothing of it"
 
-    return RecordFilter(prefilters=_prefilters(attribute, part, clause), local_conditions=(LocalCondition(admits, remark),))
+    def text_of_part(value: Any) -> str | None:
+        parts = parts_of(attribute, value, part) if any(isinstance(element, Mapping) for element in elements_of(value)) else []
+        return next((element if isinstance(element, str) else jsontext.dumps(element) for element in parts), None)
+
+    condition = LocalCondition(admits, _narrowing(attribute, part, clause), part=text_of_part, remark=remark)
+    return RecordFilter(local_conditions=(condition,))
 
 
 def _is_amount(attribute: Attribute, part: str) -> bool:
@@ -71,30 +76,28 @@ def plain_part(attribute: Attribute, part: str, name: str) -> Attribute:
     return Attribute(id="", slug=name, type=AttributeType.NUMBER if _is_amount(attribute, part) else AttributeType.TEXT, is_list=True)
 
 
-def _prefilters(attribute: Attribute, part: str, clause: Clause) -> tuple[Prefilter, ...]:
+def _narrowing(attribute: Attribute, part: str, clause: Clause) -> tuple[Condition, ...]:
+    """Return conditions on the whole composite, one of which every record with such a part meets."""
     slug, operator = attribute.slug, clause.operator
-
-    def text_of_part(value: Any) -> str | None:
-        parts = parts_of(attribute, value, part) if any(isinstance(element, Mapping) for element in elements_of(value)) else []
-        return next((element if isinstance(element, str) else jsontext.dumps(element) for element in parts), None)
-
     if operator.is_negation or (operator is Operator.EQUALS and "" in clause.values):
         return ()  # no condition of the service finds the records without the part
-    if attribute.type == AttributeType.CURRENCY:
-        if not _is_amount(attribute, part):
-            return (Prefilter(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
-        return (Prefilter(slug, tuple(Condition(slug, operator, value) for value in clause.values), text_of_part),)
-    if operator.meaning.kind is Kind.TRUTH:
+    if _is_amount(attribute, part):
+        return tuple(Condition(slug, operator, value) for value in clause.values)
+    if attribute.type != AttributeType.CURRENCY and operator.meaning.kind is Kind.TRUTH:
         raise UsageError(f"{operator} does not apply to {clause.target}", hint="parts are texts", code="bad_filter")
-    if operator.meaning.finds_operand:
-        return (Prefilter(slug, tuple(Condition(slug, Operator.CONTAINS, value) for value in clause.values), text_of_part),)
-    return (Prefilter(slug, (Condition(slug, Operator.IS_NOT_EMPTY),), lambda _: None),)
+    if attribute.type != AttributeType.CURRENCY and operator.meaning.finds_operand:
+        return tuple(Condition(slug, Operator.CONTAINS, value) for value in clause.values)
+    return (Condition(slug, Operator.IS_NOT_EMPTY),)
 
 
-def any_of(conditions: tuple[Condition, ...], attributes: Mapping[str, Attribute], *, is_disjoint: bool = False) -> AnyOf:
+def any_of(conditions: tuple[Condition, ...], attributes: Mapping[str, Attribute], *, is_disjoint: bool = False) -> LocalCondition:
     """Return a choice that holds when one of the conditions does."""
     tests = [(condition.slug, value_test(attributes[condition.slug], condition.operator, condition.value)) for condition in conditions]
-    return AnyOf(conditions, lambda record: any(test(record.data.get(slug)) for slug, test in tests), is_disjoint)
+
+    def admits(record: Record) -> bool:
+        return any(test(record.data.get(slug)) for slug, test in tests)
+
+    return LocalCondition(admits, conditions, is_exact=True, is_disjoint=is_disjoint)
 
 
 def moment_filter(name: str, clause: Clause, now: float) -> RecordFilter:
@@ -233,7 +236,7 @@ class FilterReader:
             return RecordFilter(local_conditions=(LocalCondition(lambda record: not refers(record)),))
         if len(ids) <= 1:
             return RecordFilter(conditions, is_impossible=not ids)
-        return RecordFilter(choices=(AnyOf(conditions, refers, is_disjoint=not attribute.is_list),))
+        return RecordFilter(local_conditions=(LocalCondition(refers, conditions, is_exact=True, is_disjoint=not attribute.is_list),))
 
     def _check_part(self, attribute: Attribute, part: str) -> None:
         """Raises UsageError for a part that is neither a usual one nor in existing records."""
@@ -277,7 +280,7 @@ class FilterReader:
         by_slug.setdefault(clause.target, Attribute(id="", slug=clause.target))
         single = attribute is not None and not attribute.is_list and attribute.type != AttributeType.LIST
         is_disjoint = single and len({fold(value) for value in values}) == len(values)
-        return RecordFilter(choices=(any_of(conditions, by_slug, is_disjoint=is_disjoint),))
+        return RecordFilter(local_conditions=(any_of(conditions, by_slug, is_disjoint=is_disjoint),))
 
     def _money_filter(
         self, clause: Clause, attribute: Attribute, money: Sequence[re.Match[str]], attributes: Mapping[str, Attribute]
@@ -384,7 +387,7 @@ def text_search(reader: FilterReader, text: str) -> RecordFilter:
     if not possible:
         return RecordFilter(is_impossible=True)
     conditions = tuple(Condition(attribute.slug, Operator.CONTAINS, text) for attribute in possible)
-    return RecordFilter(choices=(any_of(conditions, reader.attributes or {}),))
+    return RecordFilter(local_conditions=(any_of(conditions, reader.attributes or {}),))
 
 
 Related = Callable[[str, str | None, Attribute], ListOrder]

@@ -23,34 +23,19 @@ def micros_at(record: Record, name: str) -> int | None:
 
 @frozen
 class LocalCondition:
-    """A condition that crmctl evaluates. Once records were read, `remark` names those it could not evaluate."""
+    """A condition that no single list of the service answers; `admits` evaluates it.
 
-    admits: Admits
-    remark: Callable[[], str | None] = lambda: None
-
-
-@frozen
-class AnyOf:
-    """Alternative conditions: a record must meet one. The service returns a list for each; `admits` evaluates them locally.
-
-    `is_disjoint`: no record can be in two of the lists.
+    A record that it admits meets one of the `conditions`, which the service evaluates. `is_exact`: their lists are the answer;
+    `is_disjoint`: no record is in two of them. Others only narrow the list, if the service searches inside composites: `part` returns the
+    text of the part in question, with which crmctl probes that. Once records were read, `remark` names those that it could not evaluate.
     """
 
-    conditions: tuple[Condition, ...]
     admits: Admits
+    conditions: tuple[Condition, ...] = ()
+    is_exact: bool = False
     is_disjoint: bool = False
-
-
-@frozen
-class Prefilter:
-    """Alternative conditions on a composite. Records that the local conditions admit meet one, if the service searches inside composites.
-
-    `part` returns the text of the part in question, with which crmctl probes whether the service does.
-    """
-
-    slug: str
-    conditions: tuple[Condition, ...]
-    part: Callable[[Any], str | None]
+    part: Callable[[Any], str | None] = lambda _: None
+    remark: Callable[[], str | None] = lambda: None
 
 
 @frozen
@@ -83,8 +68,6 @@ class RecordFilter:
     """Requirements that must all hold. `needs_body`: only a search body can hold the conditions. `is_impossible`: no record can match."""
 
     conditions: tuple[Condition, ...] = ()
-    choices: tuple[AnyOf, ...] = ()
-    prefilters: tuple[Prefilter, ...] = ()
     local_conditions: tuple[LocalCondition, ...] = ()
     bounds: tuple[Bound, ...] = ()
     needs_body: bool = False
@@ -93,7 +76,22 @@ class RecordFilter:
     @property
     def is_plain(self) -> bool:
         """Whether the service evaluates the whole filter in one list."""
-        return not (self.choices or self.prefilters or self.local_conditions or self.bounds or self.is_impossible)
+        return not (self.local_conditions or self.bounds or self.is_impossible)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the lists of the service need no test but that of the bounds."""
+        return all(condition.is_exact for condition in self.local_conditions)
+
+    @property
+    def choices(self) -> Sequence[LocalCondition]:
+        """Conditions that the service answers with a list for each alternative."""
+        return [condition for condition in self.local_conditions if condition.is_exact]
+
+    @property
+    def prefilters(self) -> Sequence[LocalCondition]:
+        """Conditions on composites that the service can narrow the list for."""
+        return [condition for condition in self.local_conditions if condition.conditions and not condition.is_exact]
 
     def __and__(self, other: RecordFilter) -> RecordFilter:
         bounds = {bound.name: bound for bound in self.bounds}
@@ -101,8 +99,6 @@ class RecordFilter:
             bounds[bound.name] = bounds[bound.name].within(bound) if bound.name in bounds else bound
         return RecordFilter(
             self.conditions + other.conditions,
-            self.choices + other.choices,
-            self.prefilters + other.prefilters,
             self.local_conditions + other.local_conditions,
             tuple(bounds.values()),
             self.needs_body or other.needs_body,
@@ -111,9 +107,8 @@ class RecordFilter:
 
     def without_choices(self) -> RecordFilter:
         """Return the filter with local tests in place of one list per value."""
-        return replace(
-            self, choices=(), local_conditions=self.local_conditions + tuple(LocalCondition(choice.admits) for choice in self.choices)
-        )
+        tests = (LocalCondition(condition.admits) if condition.is_exact else condition for condition in self.local_conditions)
+        return replace(self, local_conditions=tuple(tests))
 
     def remarks(self) -> Sequence[str]:
         """Return the remarks of all local conditions, once records were read."""

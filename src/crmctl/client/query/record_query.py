@@ -17,7 +17,7 @@ from crmctl.client.query.record_filter import (
     Admits,
     Bound,
     ListOrder,
-    Prefilter,
+    LocalCondition,
     QueryContext,
     ReadingCost,
     RecordFilter,
@@ -184,16 +184,16 @@ def _each_once(records: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
-def looks_into(first_page: Callable[[Sequence[Condition]], Page[Record]], prefilter: Prefilter, readers: Iterable[ListReader]) -> bool:
+def looks_into(first_page: Callable[[Sequence[Condition]], Page[Record]], prefilter: LocalCondition, readers: Iterable[ListReader]) -> bool:
     """Whether the service searches inside composites: False if a condition misses a record that it must find."""
-    if any(_is_object(record, prefilter.slug) for reader in readers for record in reader.first):
+    slug, operator = prefilter.conditions[0].slug, prefilter.conditions[0].operator
+    if any(_is_object(record, slug) for reader in readers for record in reader.first):
         return True
-    operator = prefilter.conditions[0].operator
     for record in first_page(()).items:
-        text = prefilter.part(record.data.get(prefilter.slug)) if operator.takes_value else "true"
-        if text and _is_object(record, prefilter.slug):
+        text = prefilter.part(record.data.get(slug)) if operator.takes_value else "true"
+        if text and _is_object(record, slug):
             try:
-                page = first_page((Condition(prefilter.slug, operator, text),))
+                page = first_page((Condition(slug, operator, text),))
             except RejectedError:
                 return False
             return (page.total or 0) > len(page.items) or any(listed.id == record.id for listed in page.items)
@@ -303,7 +303,7 @@ class RecordQuery:
         record_filter = self.wanted
         if record_filter.is_impossible:
             return 0
-        if record_filter.bounds and not record_filter.local_conditions and not record_filter.choices and not record_filter.prefilters:
+        if record_filter.bounds and not record_filter.local_conditions:
             return self._count_within()
         if record_filter.is_plain and not self.has_body:
             # A page of records shows whether the service ignores the filter.
@@ -325,7 +325,7 @@ class RecordQuery:
     @property
     def _decides_here(self) -> bool:
         """Whether crmctl has to filter or sort the records of the service."""
-        return bool(self.wanted.local_conditions or self.order.key is not None or (self.wanted.bounds and not self._trust.times))
+        return not self.wanted.is_exact or self.order.key is not None or bool(self.wanted.bounds and not self._trust.times)
 
     @property
     def _list_order(self) -> ListOrder:
@@ -338,7 +338,7 @@ class RecordQuery:
     def _is_in_order(self) -> bool:
         """Whether the first records of the lists are the first of the answer."""
         sort = self.order.sort or "created_at"
-        return not self.wanted.local_conditions and self.order.key is None and all(bound.name == sort for bound in self.wanted.bounds)
+        return self.wanted.is_exact and self.order.key is None and all(bound.name == sort for bound in self.wanted.bounds)
 
     def _within(self, records: Iterator[Record]) -> Iterator[Record]:
         """Drop records outside the bounds. A list sorted by the bound's time ends with the first record beyond it."""
@@ -351,7 +351,7 @@ class RecordQuery:
                     return
 
     def _admits(self, record: Record) -> bool:
-        return all(condition.admits(record) for condition in self.wanted.local_conditions)
+        return all(condition.is_exact or condition.admits(record) for condition in self.wanted.local_conditions)
 
     def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
         lists: RecordLists = self._mirror or self.context.crm
@@ -412,8 +412,7 @@ class RecordQuery:
         base = record_filter.conditions + tuple(
             condition for bound in record_filter.bounds if trust.times for condition in bound.conditions
         )
-        groups = [choice.conditions for choice in record_filter.choices]
-        groups += [prefilter.conditions for prefilter in record_filter.prefilters if trust.parts]
+        groups = [choice.conditions for choice in (*record_filter.choices, *(record_filter.prefilters if trust.parts else ()))]
         return [base + combination for combination in product(*groups)]
 
     def _readers(self, stop: int | None, on_doubt: OnDoubt) -> list[ListReader]:

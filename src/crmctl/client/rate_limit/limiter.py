@@ -144,29 +144,22 @@ class SharedBudget(Budget):
 
         from crmctl.client.rate_limit.ledger import Ledger
 
-        with self._lock:
-            if self._ledger is None:
-                try:
-                    self._ledger = Ledger(self._path)
-                except (sqlite3.Error, OSError) as error:
-                    self._ledger = self._alone(error)
-            ledger = self._ledger
+        used: Ledger | None = None
         try:
-            return work(ledger)
+            with self._lock:
+                used = self._ledger = self._ledger or Ledger(self._path)
+            return work(used)
         except (sqlite3.Error, OSError) as error:
             with self._lock:
-                if self._ledger is ledger:
-                    ledger.close()
-                    self._ledger = self._alone(error)
-                ledger = self._ledger
-            return work(ledger)
-
-    def _alone(self, error: Exception) -> Ledger:
-        from crmctl.client.rate_limit.ledger import Ledger
-
-        why = reason(storage_error(error, self._path))
-        self._note(f"the shared rate budget is unusable ({why}); crmctl cannot see other processes that use this key")
-        return Ledger(None)
+                if self._ledger is used:
+                    if used is not None:
+                        used.close()
+                    why = reason(storage_error(error, self._path))
+                    self._note(f"the shared rate budget is unusable ({why}); crmctl cannot see other processes that use this key")
+                    self._ledger = Ledger(None)
+                spare = self._ledger
+            assert spare is not None
+            return work(spare)
 
 
 def ledger_path(state_dir: Path, origin: str, key: str) -> Path:
