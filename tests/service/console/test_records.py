@@ -486,6 +486,11 @@ def test_the_file_has_a_column_for_each_part_and_for_names(
     seen = re.findall(r'name="id" value="([^"]+)"', member.get("/console/records/deals?column=name&sort=name").text)
     picked = member.send("/console/records/deals/selected", do="csv", id=[seen[3], seen[1]], column="name", sort="name").text
     assert [line.partition(",")[2] for line in picked.splitlines()] == ["name", "D1", "D3"]
+    # The bound of changes is none of files.
+    monkeypatch.setattr("crmctl.service.console.record_changes.MOST_SELECTED", 2)
+    asked = {"do": "csv", "everything": "1", "where": "name", "op": "notEquals", "value": "D0", "column": "name", "sort": "name"}
+    every = member.send("/console/records/deals/selected", **asked).text
+    assert [line.partition(",")[2] for line in every.splitlines()] == ["name", "D1", "D2", "D3", "D4"]
 
 
 def test_deleted_records_are_listed_and_restored_with_their_references(service: RunningService, member: Visitor) -> None:

@@ -27,7 +27,6 @@ from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import activities, objects, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED, differ
-from crmctl.service.store.condition_sql import Where
 from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Stamp, Tx, micros_of, to_micros, to_wire
@@ -41,6 +40,9 @@ ADD, REMOVE = "add", "remove"
 
 def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
     crm_object = object_of(tx, visit)
+    if visit.text("do") == "csv":
+        ids = [] if visit.text("everything") else [record["id"] for record in _selected(tx, visit, crm_object)]
+        return csv_of(tx, visit, crm_object, question_of(visit.form, crm_object), ids)
     selected = _selected(tx, visit, crm_object)
     if visit.text("step") != "apply":
         return _ask(tx, visit, crm_object, selected)
@@ -108,17 +110,13 @@ def _selected(tx: Tx, visit: Visit, crm_object: Json) -> list[Json]:
     return selected
 
 
-def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> ConsolePage | Download:
-    """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
+def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> ConsolePage:
+    """Return the form of what is to be done, or its preview. Raises BadRequest."""
     if visit.text("do") == "delete":
         until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
         return _page(tx, crm_object, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
     if visit.text("do") == "merge":
         return merge_form(tx, visit, crm_object, selected)
-    if visit.text("do") == "csv":
-        ids = tuple(record["id"] for record in selected)
-        chosen = Where(f"id IN ({', '.join('?' * len(ids))})", ids)
-        return csv_of(tx, visit, crm_object, question_of(visit.form, crm_object), [], [chosen])
     field, data, problem = _typed_change(tx, visit, crm_object)
     attribute = field.attribute
     values = {
@@ -138,14 +136,12 @@ def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Co
     return _page(tx, crm_object, changing, values | more)
 
 
-def ask_again(tx: Tx, visit: Visit) -> ConsolePage | Download:
+def ask_again(tx: Tx, visit: Visit) -> ConsolePage:
     """Return the refused form, or the list if the selection itself was refused."""
+    if not visit.text("step"):
+        return list_page(tx, replace(visit, queries=visit.form))
     crm_object = object_of(tx, visit)
-    return (
-        _ask(tx, visit, crm_object, _selected(tx, visit, crm_object))
-        if visit.text("step")
-        else list_page(tx, replace(visit, queries=visit.form))
-    )
+    return _ask(tx, visit, crm_object, _selected(tx, visit, crm_object))
 
 
 def _delete(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:

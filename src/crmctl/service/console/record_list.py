@@ -105,8 +105,7 @@ def first_object(_tx: Tx, visit: Visit) -> Redirect:
 
 def download(tx: Tx, visit: Visit) -> Download:
     crm_object = object_of(tx, visit)
-    question = question_of(visit.queries, crm_object)
-    return csv_of(tx, visit, crm_object, question, *matches_of(tx, visit, question, crm_object))
+    return csv_of(tx, visit, crm_object, question_of(visit.queries, crm_object))
 
 
 def look_up(tx: Tx, visit: Visit) -> Download:
@@ -359,10 +358,11 @@ def _is_one_amount(attribute: Mapping[str, Any]) -> bool:
 CHUNK = 1000
 
 
-def csv_of(
-    tx: Tx, visit: Visit, crm_object: Json, question: ListQuestion, conditions: Sequence[Condition], wheres: Sequence[Where]
-) -> Download:
-    """Return the columns of a list, in its order, for the records that meet the conditions."""
+def csv_of(tx: Tx, visit: Visit, crm_object: Json, question: ListQuestion, ids: Sequence[str] = ()) -> Download:
+    """Return the columns of a list, in its order, for the records with these ids, or for all of the list. Raises BadRequest."""
+    conditions, wheres = matches_of(tx, visit, question, crm_object)
+    if ids:
+        conditions, wheres = [], [Where(f"id IN ({', '.join('?' * len(ids))})", tuple(ids))]
     order = Where(question.sort.removeprefix("-"))
     order = order if order.sql in SORTS else records.order_by(tx, crm_object["id"], order.sql)
     sequences = records.Search(tx, crm_object["id"], conditions, wheres).sequences(order, question.sort.startswith("-"))
