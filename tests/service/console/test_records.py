@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from crmctl.service.store import record_pages
+from crmctl.service.store.tx import Tx
 from crmctl.values.operators import Operator
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
+from tests.support.patience import PATIENCE
 from tests.support.service import RunningService
 from tests.support.stored_records import add, read
 
@@ -425,6 +428,25 @@ def test_a_selection_of_which_every_record_was_saved_meanwhile_comes_back(
     assert read(service, "people", ada) == {"email": "ada@example.com", "notes": "meanwhile"}
     changed = member.follow(member.send(path, step="apply", id=chosen(refused.text), **asked)).text
     assert "1 record" in changed
+
+
+def test_a_preview_of_a_selection_does_not_wait_for_a_writer(service: RunningService, member: Visitor) -> None:
+    add(service, "people", email="ada@example.com")
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    def write(_tx: Tx) -> None:
+        has_begun.set()
+        is_over.wait(PATIENCE)
+
+    writer = threading.Thread(target=lambda: service.engine.write(write))
+    writer.start()
+    has_begun.wait(PATIENCE)
+    try:
+        asked = {"everything": "1", "attribute": "status", "f:status": "customer"}
+        assert "Change 1 record<" in member.send("/console/records/people/selected", step="preview", **asked).text
+    finally:
+        is_over.set()
+        writer.join()
 
 
 def test_undo_keeps_later_changes_and_restores_deleted_records(service: RunningService, member: Visitor) -> None:

@@ -11,6 +11,7 @@ from crmctl.models.numbers import counted
 from crmctl.models.resources import AttributeType
 from crmctl.service.console.cells import cells_of
 from crmctl.service.console.noun_pages import actor_name
+from crmctl.service.console.pages import PAGE_SECONDS
 from crmctl.service.console.record_form import FormField, submitted
 from crmctl.service.console.record_list import (
     csv_of,
@@ -23,7 +24,7 @@ from crmctl.service.console.record_list import (
     question_of,
 )
 from crmctl.service.console.record_page import read_form, saver_of, stored_form
-from crmctl.service.console.visits import ConsolePage, Download, Redirect, Visit
+from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import activities, objects, records
 from crmctl.service.store.change_log import CREATED, DELETED, UPDATED, differ
@@ -38,17 +39,18 @@ MOST_SELECTED, MOST_SHOWN = 1000, 25
 ADD, REMOVE = "add", "remove"
 
 
-def change_selected(tx: Tx, visit: Visit) -> ConsolePage | Redirect | Download:
-    crm_object = object_of(tx, visit)
-    if visit.text("do") == "csv":
-        ids = [] if visit.text("everything") else [record["id"] for record in _selected(tx, visit, crm_object)]
-        return csv_of(tx, visit, crm_object, question_of(visit.form, crm_object), ids)
-    selected = _selected(tx, visit, crm_object)
+def change_selected(visit: Visit) -> Outcome:
+    """Change the selected records, or show the form or the file: these search a whole list, and keep no writer waiting."""
+    engine = visit.context.engine
     if visit.text("step") != "apply":
-        return _ask(tx, visit, crm_object, selected)
-    if visit.text("do") == "merge":
-        return merge_selected(tx, visit, crm_object, selected)
-    return (_delete if visit.text("do") == "delete" else _change)(tx, visit, crm_object, selected)
+        return engine.read(lambda tx: _ask(tx, visit), within=PAGE_SECONDS)
+    carry_out = {"merge": merge_selected, "delete": _delete}.get(visit.text("do"), _change)
+
+    def apply(tx: Tx) -> Outcome:
+        crm_object = object_of(tx, visit)
+        return carry_out(tx, visit, crm_object, _selected(tx, visit, crm_object))
+
+    return engine.write(apply, within=PAGE_SECONDS, by=visit.actor)
 
 
 def show_deleted(tx: Tx, visit: Visit) -> ConsolePage:
@@ -110,8 +112,13 @@ def _selected(tx: Tx, visit: Visit, crm_object: Json) -> list[Json]:
     return selected
 
 
-def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> ConsolePage:
-    """Return the form of what is to be done, or its preview. Raises BadRequest."""
+def _ask(tx: Tx, visit: Visit) -> ConsolePage | Download:
+    """Return the form of what is to be done, its preview, or the file. Raises BadRequest."""
+    crm_object = object_of(tx, visit)
+    if visit.text("do") == "csv":
+        ids = [] if visit.text("everything") else [record["id"] for record in _selected(tx, visit, crm_object)]
+        return csv_of(tx, visit, crm_object, question_of(visit.form, crm_object), ids)
+    selected = _selected(tx, visit, crm_object)
     if visit.text("do") == "delete":
         until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
         return _page(tx, crm_object, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
@@ -136,12 +143,9 @@ def _ask(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Co
     return _page(tx, crm_object, changing, values | more)
 
 
-def ask_again(tx: Tx, visit: Visit) -> ConsolePage:
+def ask_again(tx: Tx, visit: Visit) -> Outcome:
     """Return the refused form, or the list if the selection itself was refused."""
-    if not visit.text("step"):
-        return list_page(tx, replace(visit, queries=visit.form))
-    crm_object = object_of(tx, visit)
-    return _ask(tx, visit, crm_object, _selected(tx, visit, crm_object))
+    return _ask(tx, visit) if visit.text("step") else list_page(tx, replace(visit, queries=visit.form))
 
 
 def _delete(tx: Tx, visit: Visit, crm_object: Json, selected: Sequence[Json]) -> Redirect:
