@@ -70,6 +70,24 @@ def test_a_client_that_keeps_a_refused_connection_open_is_disconnected(hasty: Ru
         assert lost.wait(PATIENCE)
 
 
+def test_a_client_that_does_not_take_its_answer_is_disconnected(small: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, lose = Event(), Connection.connection_lost
+
+    def note(connection: Connection, error: Exception | None) -> None:
+        lose(connection, error)
+        lost.set()
+
+    people = f"/api/v1/objects/{small.object_id('people')}/records"
+    for _ in range(2):
+        records = [{"data": {"notes": "x" * 100_000}}] * 90
+        assert small.client.post(f"{people}/bulk", json={"records": records}).json()["failed"] == []
+    monkeypatch.setattr("crmctl.service.http.connections.STALLED_SECONDS", 0.1)
+    monkeypatch.setattr(Connection, "connection_lost", note)
+    with Wire(small.base_url, small.key) as wire:
+        wire.send(f"GET {people}?limit=100 HTTP/1.1\r\n{wire.headers}\r\n")
+        assert lost.wait(PATIENCE)
+
+
 def test_sending_slowly_does_not_extend_the_timeout(hasty: RunningService) -> None:
     with Wire(hasty.base_url) as wire:
         send_slowly(wire, b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"a" * 3000)

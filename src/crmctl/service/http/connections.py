@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(self, registry: Connections, config: uvicorn.Config, server_state: ServerState) -> None:
-        self.phase = HEAD
+        self.phase = ""
         self._registry = registry
         self._config = config
         self._server = server_state
@@ -107,9 +107,9 @@ class Connection(asyncio.Protocol):
         self._discarded = 0
         self._refusal: Fault | None = None
         self._is_refused = False
-        self._deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
+        self._deadline = self._reader_deadline = math.inf
+        self._unsent = 0
+        """Bytes that the client had not taken yet when `_reader_deadline` was set."""
 
     @property
     def is_receiving(self) -> bool:
@@ -127,14 +127,11 @@ class Connection(asyncio.Protocol):
             self._refuse(Unavailable("the service has too many connections; try again"))
             return
         self._registry.open[self] = None
-        self._wait_for(HEAD, self._registry.head_seconds, begin=True)
+        self._wait_for(HEAD, self._registry.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.open.pop(self, None)
         self._server.connections.discard(self)
-        for timer in (self._timer, self._stalled):
-            if timer is not None:
-                timer.cancel()
         for cycle in self._cycles:
             _disconnect(cycle)
         self._flow.resume_writing()
@@ -277,8 +274,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._flow.resume_writing()
-        if self._stalled is not None:
-            self._stalled.cancel()
+        self._reader_deadline = math.inf
 
     def shutdown(self) -> None:
         """Close after the answers under way. uvicorn calls this when it stops."""
@@ -297,12 +293,8 @@ class Connection(asyncio.Protocol):
             _disconnect(cycle)
         self.transport.close()
 
-    def _wait_for_reader(self, before: int | None = None) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        if before is not None and before - unsent < STALLED_BYTES:
-            self.abort()
-        else:
-            self._stalled = self._loop.call_later(STALLED_SECONDS, self._wait_for_reader, unsent)
+    def _wait_for_reader(self) -> None:
+        self._reader_deadline, self._unsent = self._loop.time() + STALLED_SECONDS, self.transport.get_write_buffer_size()
 
     def _look(self) -> None:
         if self.phase == CLOSING:
@@ -316,27 +308,21 @@ class Connection(asyncio.Protocol):
         elif self.phase != HEAD:
             self._wait_for(IDLE, KEEP_ALIVE_SECONDS)
 
-    def _wait_for(self, phase: str, seconds: float = math.inf, *, begin: bool = False) -> None:
+    def _wait_for(self, phase: str, seconds: float = math.inf) -> None:
         """Set the deadline of a phase. Sending a little now and then does not move it."""
-        if phase == self.phase and not begin:
+        if phase != self.phase:
+            self.phase, self._discarded, self._deadline = phase, 0, self._loop.time() + seconds
+
+    def look_at_the_clock(self) -> None:
+        """End what has taken too long. The server calls this every second."""
+        now = self._loop.time()
+        if now >= self._reader_deadline:
+            if self._unsent - self.transport.get_write_buffer_size() < STALLED_BYTES:
+                self.abort()
+            self._wait_for_reader()
+        if now < self._deadline:
             return
-        self.phase = phase
-        self._discarded = 0
-        self._deadline = self._loop.time() + seconds
-        # A timer per connection, not per phase: it looks at the deadline when it is due.
-        if self._deadline < math.inf and (self._timer is None or self._timer.when() > self._deadline):
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline, self._expire) if self._deadline < math.inf else None
-
-    def _expire(self) -> None:
-        self._timer = None
-        if self._loop.time() < self._deadline:
-            self._set_timer()
-        elif self._part == HEAD and self.phase == HEAD:
+        if self._part == HEAD and self.phase == HEAD:
             self._refuse(too_slow("the request"))
         elif self.phase in (HEAD, IDLE):
             self.transport.close()
@@ -368,7 +354,7 @@ class Connection(asyncio.Protocol):
 
     def _leave(self, transport: asyncio.Transport) -> None:
         """Close, but let a client that is still sending read the answer first."""
-        self._wait_for(CLOSING, REST_SECONDS, begin=True)
+        self._wait_for(CLOSING, REST_SECONDS)
         if (self._is_refused or self._part == BODY) and transport.can_write_eof():
             transport.write_eof()
             self._flow.hold(False)
@@ -490,6 +476,12 @@ class ListeningServer(uvicorn.Server):
     async def main_loop(self) -> None:
         self._ticking = asyncio.create_task(super().main_loop())
         await asyncio.wait([self._ticking])
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            for connection in list(self.server_state.connections):
+                cast(Connection, connection).look_at_the_clock()
+        return await super().on_tick(counter)
 
     def stop(self) -> None:
         """End the main loop now instead of at its next tick, from any thread."""
