@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from typing import NamedTuple
@@ -23,8 +22,9 @@ _UNITS = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "hr
     "yr": "y",
     **{unit: unit for unit in (*_SECONDS, *_IN_DAYS, *_MONTHS)},
 }
-_DISTANCE = re.compile(r"(?:[-+]\s*|in )?(\d{1,6})\s*([a-z]+)( ago)?")
+_DISTANCE = re.compile(r"(?:(?P<sign>[-+]|in(?= ))\s*)?(\d{1,6})\s*([a-z]+)(?P<ago> ago)?")
 _TIME = re.compile(r"(?:at\s+)?(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
+_ISO_DAY = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _AMBIGUOUS = re.compile(r"\d{1,2}[/-]\d{1,2}[/-]\d{2,4}")
 _SLASHED = re.compile(r"(\d{1,2})[/-](\d{1,2})[/-](\d{4})(?!\d)")
 _WRITTEN = ("%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y")
@@ -64,106 +64,79 @@ def read_moment(text: str, now: float) -> Moment:
 
     Raises UsageError for a text that is no date or an ambiguous one.
     """
-    words = " ".join(text.split())
-    present = datetime.fromtimestamp(now, UTC)
+    words, present = _year_first(" ".join(text.split())), datetime.fromtimestamp(now, UTC)
+    distance = _DISTANCE.fullmatch(words.lower())
+    unit = (_UNITS.get(distance[3]) or _UNITS.get(distance[3].removesuffix("s"))) if distance else None
     try:
-        moment = next((moment_read for read in (_iso, _relative, _named) if (moment_read := read(words, present)) is not None), None)
+        if words.lower() == "now":
+            moment: datetime | None = present.replace(microsecond=0)
+        elif distance and unit and not (distance["sign"] and distance["ago"]):
+            count = int(distance[2]) * (1 if distance["sign"] in ("+", "in") else -1)
+            moment = _moved(present.replace(microsecond=0), count, unit)
+        else:
+            moment = _iso(words) or _dated(words, present.astimezone().date())
         if moment is not None:
             has_time = moment.tzinfo is not None or moment.time() != time() or re.search(r"[:Tt]\d|\d\s*[ap]m$", words)
-            dated = Moment(moment.astimezone(), is_day=not has_time, counts_days=_unit(words) in {*_IN_DAYS, *_MONTHS})
+            dated = Moment(moment.astimezone(), is_day=not has_time, counts_days=unit in {*_IN_DAYS, *_MONTHS})
             dated.at.astimezone(UTC)  # beyond the calendar this fails
             return dated
     except (ValueError, OverflowError, OSError):
         pass
-    if (only := _only_reading(words)) is not None:
-        return read_moment(only, now)
     if _AMBIGUOUS.match(words):
         raise UsageError(f"{text!r} can be read in two ways", hint="write the year first: 2026-05-01", code="bad_date")
     raise UsageError(f"{text!r} is not a date that can be read", hint=f"forms: {FORMS}", code="bad_date")
 
 
-def _only_reading(words: str) -> str | None:
-    """Return 31/12/1990 and 12/31/1990 as 1990-12-31; None for a date whose day may be its month."""
+def _year_first(words: str) -> str:
+    """Return 31/12/1990 and 12/31/1990 as 1990-12-31; a date whose day may be its month stays as it is."""
     match = _SLASHED.match(words)
-    if match is None:
-        return None
-    first, second = int(match[1]), int(match[2])
+    first, second = (int(match[1]), int(match[2])) if match else (0, 0)
     day, month = (second, first) if second > 12 else (first, second)
-    if not (day > 12 >= month or day == month <= 12):
-        return None
-    return f"{match[3]}-{month:02}-{day:02}{words[match.end() :]}"
+    is_clear = day > 12 >= month or day == month <= 12
+    return f"{match[3]}-{month:02}-{day:02}{words[match.end() :]}" if match and is_clear else words
 
 
-def _unit(words: str) -> str | None:
-    """Return the unit of a distance from now; None for any other text."""
-    match = _DISTANCE.fullmatch(words.lower())
-    return (_UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s"))) if match else None
+def _moved(now: datetime, count: int, unit: str) -> datetime:
+    """Return the moment that many units from now: `-2h`, `2y`, `+1d`, `3 days ago`, `in 2 weeks`.
 
-
-def _iso(text: str, _present: datetime) -> datetime | None:
-    if not re.match(r"\d{4}-?\d{2}-?\d{2}", text):
-        return None
-    joined = re.sub(r"\s+(?=[+-]\d{2}:?\d{2}$|[zZ]$)", "", re.sub(r"\s+UTC$", "Z", text))
-    try:
-        return datetime.fromisoformat(joined)
-    except ValueError:
-        return _on_day(text, date.fromisoformat)
-
-
-def _relative(text: str, present: datetime) -> datetime | None:
-    """Read `now`, `-2h`, `2y`, `+1d`, `3 days ago`, `in 2 weeks`."""
-    lowered = text.lower()
-    now = present.replace(microsecond=0)
-    if lowered == "now":
-        return now
-    match, unit = _DISTANCE.fullmatch(lowered), _unit(text)
-    if match is None or unit is None or (match[0].startswith(("-", "+", "in ")) and match[3]):
-        return None
-    count = int(match[1]) * (1 if match[0].startswith(("+", "in ")) else -1)
+    Days and months are local: the time of day stays the same when the clocks change. A month ends with its last day.
+    """
     if unit in _SECONDS:
         return now + timedelta(seconds=count * _SECONDS[unit])
-    # Days and months are local: the time of day stays the same when the clocks change.
     here = now.astimezone().replace(tzinfo=None)
-    moment = _months_from(here, count * _MONTHS[unit]) if unit in _MONTHS else here + timedelta(days=count * _IN_DAYS[unit])
-    return moment.astimezone()
+    if unit in _IN_DAYS:
+        return (here + timedelta(days=count * _IN_DAYS[unit])).astimezone()
+    year, month = divmod(here.year * 12 + here.month - 1 + count * _MONTHS[unit], 12)
+    return here.replace(year=year, month=month + 1, day=min(here.day, monthrange(year, month + 1)[1])).astimezone()
 
 
-def _months_from(here: datetime, months: int) -> datetime:
-    """Return the same day of another month, or its last day."""
-    year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
-    return here.replace(year=year, month=month + 1, day=min(here.day, monthrange(year, month + 1)[1]))
+def _iso(words: str) -> datetime | None:
+    joined = re.sub(r"\s+(?=[+-]\d{2}:?\d{2}$|[zZ]$)", "", re.sub(r"\s+UTC$", "Z", words))
+    with suppress(ValueError):
+        return datetime.fromisoformat(joined) if _ISO_DAY.match(words) else None
+    return None
 
 
-def _named(text: str, present: datetime) -> datetime | None:
-    """Read `today`, `yesterday 15:30`, `14:00`, `1 May 2026 9am`."""
-    here = present.astimezone().date()
-    if ":" in text or text[-1:].lower() == "m":
-        clock = _clock(text)
-        if clock is not None:
-            return datetime.combine(here, clock)
-
-    def day(word: str) -> date:
-        if word.lower() in _DAYS:
-            return here + timedelta(days=_DAYS[word.lower()])
-        plain = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", word.replace(",", " "), flags=re.IGNORECASE)
-        for form in _WRITTEN:
-            with suppress(ValueError):
-                return datetime.strptime(" ".join(plain.split()), form).date()  # noqa: DTZ007 - a day has no zone
-        raise ValueError(word)
-
-    return _on_day(text, day)
+def _dated(words: str, today: date) -> datetime | None:
+    """Read a day, a time of today, or both: `1 May 2026 9am`. A day alone begins at midnight."""
+    parts = words.split(" ")
+    for split in range(len(parts), 0, -1):
+        clock = time() if split == len(parts) else _clock(" ".join(parts[split:]))
+        if clock is not None and (day := _day(" ".join(parts[:split]), today)) is not None:
+            return datetime.combine(day, clock)
+    return datetime.combine(today, clock) if (clock := _clock(words)) is not None else None
 
 
-def _on_day(text: str, day: Callable[[str], date]) -> datetime | None:
-    """Read a day, alone or followed by a time. A day alone begins at midnight."""
-    words = text.split(" ")
-    for split in range(len(words), 0, -1):
-        clock = time() if split == len(words) else _clock(" ".join(words[split:]))
-        try:
-            if clock is not None:
-                return datetime.combine(day(" ".join(words[:split])), clock)
-        except ValueError:
-            continue
+def _day(text: str, today: date) -> date | None:
+    if text.lower() in _DAYS:
+        return today + timedelta(days=_DAYS[text.lower()])
+    if _ISO_DAY.match(text):
+        with suppress(ValueError):
+            return date.fromisoformat(text)
+    plain = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text.replace(",", " "), flags=re.IGNORECASE)
+    for form in _WRITTEN:
+        with suppress(ValueError):
+            return datetime.strptime(" ".join(plain.split()), form).date()  # noqa: DTZ007 - a day has no zone
     return None
 
 
