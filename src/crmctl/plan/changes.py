@@ -122,19 +122,16 @@ class Selection:
             self.price(cost.requests)
 
         reader = _PricedReader(context.service, object_id, tell=tell if self.is_filter else None)
-        with SeenIds() as ids:
-            if self.is_filter:
-                pages = scan(reader, Listing(object_id, self.conditions), ids)
-            else:
-                self.read_ids(context, ids)
-                for chunk in ids.chunks(500):
-                    records.want(chunk)
-                pages = fetch(reader, ids, tell, lambda _: True)
-            heeded, total = self._heeded(context, object_id), None if self.is_filter else len(ids)
-            with showing(context.listener.progress, "collecting", total, PAGE_LIMIT) as progress:
-                for page in pages:
-                    records.add(filter(self.admits, heeded(page)) if self.admits is not None else heeded(page))
-                    progress.advance(len(page))
+        if self.is_filter:
+            pages, total = scan(reader, Listing(object_id, self.conditions)), None
+        else:
+            self.read_ids(context, records)
+            pages, total = fetch(reader, records, tell, lambda _: True), len(records)
+        heeded = self._heeded(context, object_id)
+        with showing(context.listener.progress, "collecting", total, PAGE_LIMIT) as progress:
+            for page in pages:
+                records.keep(filter(self.admits, heeded(page)) if self.admits is not None else heeded(page))
+                progress.advance(len(page))
         return reader.requests
 
     def _heeded(self, context: BulkContext, object_id: str) -> Callable[[Iterable[Record]], Iterable[Record]]:
@@ -317,8 +314,7 @@ def _prepared(context: BulkContext, request: UpdateRequest) -> Iterator[tuple[Im
         if guard.percent:
             total = context.crm.list_records(target.object_id, limit=1).total or len(records)
             guard = Guard(guard.expect, int((guard.most or 0) * total / 100))
-        ids = (record.id if (record := records.get(record_id)) is not None else record_id for record_id in records.ids())
-        with temporary_table(store_of(context), request.selection.name, partial(spool_ids, ids)) as ids_input:
+        with temporary_table(store_of(context), request.selection.name, partial(spool_ids, records.ids())) as ids_input:
             yield target, records, ids_input, plan, guard
 
 

@@ -154,8 +154,7 @@ def delete(context: BulkContext, request: DeleteRequest, approve: Callable[[Dele
         if not plan.records:
             return replace(plan, summary=DeleteSummary(request.object, not_found=plan.absent, requests=requests_made(context)))
         approve(plan)
-        ids = chain((record.id for record in records), records.missing())  # in the service's spelling where the record was read
-        ids_input = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, ids)))
+        ids_input = stack.enter_context(temporary_table(store, request.selection.name, partial(spool_ids, records.ids())))
         only_ids = ImportPlan(SourceOptions(format="csv", delimiter=","), MappingOptions(Mode.DELETE))
         job = start_import(store, target, ids_input, JobOptions(only_ids, kind=JobKind.DELETE))
         place = job.journal.folder / BACKUP_NAME if request.backup is True else request.backup

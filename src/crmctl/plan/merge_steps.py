@@ -405,13 +405,13 @@ class CurrentRecords(ExitStack):
                 lookup, records = Lookup(self._service, object_id), self.enter_context(KnownRecords())
                 lookup.begin()
                 for page in fetch(Reader(self._service, object_id), ids):
-                    records.add(page)
+                    records.keep(page)
                 self._whole[object_id] = (lookup, records)
 
     def refresh(self) -> None:
         """Read the records changed since. If the service cannot list changes, read records one at a time from now on."""
         for object_id, (lookup, records) in list(self._whole.items()):
-            if not lookup.refresh(records.add):
+            if not lookup.refresh(records.keep):
                 del self._whole[object_id]
 
     def data(self, object_id: str, record_id: str) -> Mapping[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple, Self, Unpack
@@ -13,7 +13,6 @@ from crmctl.bulk_context import Progress, showing
 from crmctl.client.answers import ListQuery, Page, iterate, may_count_page
 from crmctl.client.directory import Lister, ReadService
 from crmctl.errors import CrmctlError, NotFoundError, RejectedError, ServiceError
-from crmctl.files.spills import Spill
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.models.resources import PAGE_LIMIT, Activity, Record
@@ -99,10 +98,9 @@ class Sweep:
             yield rows
 
 
-def scan(lister: Lister, listing: Listing, ids: SeenIds | None = None) -> Iterator[list[Record]]:
-    """Yield every matching record that exists from start to end of the scan, each once, and add its id to `ids`. Raises the errors of a
-    sweep."""
-    with SeenIds() if ids is None else nullcontext(ids) as seen:
+def scan(lister: Lister, listing: Listing) -> Iterator[list[Record]]:
+    """Yield every matching record that exists from start to end of the scan, each once. Raises the errors of a sweep."""
+    with SeenIds() as seen:
         for rows in Sweep(lister, listing, PassStatistics()).pages():
             if new := [row for row in rows if seen.add(row.id)]:
                 yield new
@@ -245,56 +243,43 @@ def read_one(reader: Reader, record_id: str) -> Record | None:
         return None
 
 
-class KnownRecords(Spill):
-    """Records by id in order of arrival, and ids whose records may be missing."""
+class KnownRecords(SeenIds):
+    """An ordered set of ids in lower case, with the records of those that exist."""
 
-    TABLES = "CREATE TABLE record (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, document TEXT)"
+    TABLES = "CREATE TABLE seen (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, document TEXT)"
 
-    def want(self, ids: Iterable[str]) -> None:
-        self._db.executemany("INSERT OR IGNORE INTO record (id) VALUES (?)", ((record_id.lower(),) for record_id in ids))
-
-    def add(self, records: Iterable[Record]) -> None:
-        rows = ((record.id.lower(), jsontext.dumps(record.wire)) for record in records)
-        self._db.executemany(
-            "INSERT INTO record (id, document) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET document = excluded.document", rows
-        )
+    def keep(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.add(record.id.lower())
+            self._db.execute("UPDATE seen SET document = ? WHERE id = ?", (jsontext.dumps(record.wire), record.id.lower()))
 
     def get(self, record_id: str) -> Record | None:
         """Return the record of an id, ignoring case; None if it is missing."""
-        row = self._db.execute("SELECT document FROM record WHERE id = ?", (record_id.lower(),)).fetchone()
-        return Record.parse(jsontext.loads(row[0])) if row is not None and row[0] is not None else None
-
-    def __len__(self) -> int:
-        return self._number("SELECT COUNT(*) FROM record")
+        return next(self._records("id = ?", record_id.lower()), None)
 
     @property
     def found(self) -> int:
-        return self._number("SELECT COUNT(*) FROM record WHERE document IS NOT NULL")
+        return int(self._db.execute("SELECT COUNT(document) FROM seen").fetchone()[0])
 
     def ids(self) -> Iterator[str]:
-        return (record_id for record_id, _ in self._rows())
-
-    def missing(self) -> Iterator[str]:
-        return (record_id for record_id, document in self._rows() if document is None)
+        """Yield all ids, in the service's spelling where the record was read."""
+        query = "SELECT COALESCE(json_extract(document, '$.id'), id) FROM seen ORDER BY no"
+        return (record_id for (record_id,) in self._db.execute(query))
 
     def __iter__(self) -> Iterator[Record]:
-        return (Record.parse(jsontext.loads(document)) for _, document in self._rows() if document is not None)
+        return self._records("TRUE")
 
-    def _rows(self) -> Iterator[Sequence[str]]:
-        return self._db.execute("SELECT id, document FROM record ORDER BY no")
-
-    def _number(self, query: str) -> int:
-        return int(self._db.execute(query).fetchone()[0])
+    def _records(self, condition: str, *values: str) -> Iterator[Record]:
+        query = f"SELECT document FROM seen WHERE document IS NOT NULL AND {condition} ORDER BY no"
+        return (Record.parse(jsontext.loads(document)) for (document,) in self._db.execute(query, values))
 
 
 @contextmanager
 def read_known(reader: Reader, record_ids: Iterable[str], progress: Progress) -> Iterator[KnownRecords]:
-    with KnownRecords() as records:
-        with SeenIds(map(str.lower, record_ids)) as ids, showing(progress, "reading", len(ids), PAGE_LIMIT):
-            for chunk in ids.chunks():
-                records.want(chunk)
-            for page in fetch(reader, ids):
-                records.add(page)
+    with KnownRecords(map(str.lower, record_ids)) as records:
+        with showing(progress, "reading", len(records), PAGE_LIMIT):
+            for page in fetch(reader, records):
+                records.keep(page)
                 progress.advance(len(page))
         yield records
 

@@ -445,10 +445,7 @@ def _sightings(rows: list[Record]) -> dict[str, str | None]:
 class SeenIds(Spill):
     """An ordered set of ids."""
 
-    TABLES = """
-CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
-"""
+    TABLES = "CREATE TABLE seen (no INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE)"
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
         super().__init__()
@@ -464,16 +461,13 @@ CREATE TABLE line (no INTEGER PRIMARY KEY, id TEXT NOT NULL);
 
     def add(self, id: str) -> bool:
         """Add an id; return whether it is new."""
-        if self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (id,)).rowcount == 0:
-            return False
-        self._db.execute("INSERT INTO line (id) VALUES (?)", (id,))
-        self._count += 1
-        return True
+        is_new = self._db.execute("INSERT OR IGNORE INTO seen (id) VALUES (?)", (id,)).rowcount == 1
+        self._count += is_new
+        return is_new
 
     def discard(self, id: str) -> None:
         self._count -= self._db.execute("DELETE FROM seen WHERE id = ?", (id,)).rowcount
-        self._db.execute("DELETE FROM line WHERE id = ?", (id,))
 
     def chunks(self, size: int = CHUNK_ROWS) -> Iterator[Sequence[str]]:
         """Return all ids in insertion order, `size` at a time."""
-        return chunks((record_id for (record_id,) in self._db.execute("SELECT id FROM line ORDER BY no")), size)
+        return chunks((record_id for (record_id,) in self._db.execute("SELECT id FROM seen ORDER BY no")), size)
