@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -30,7 +30,7 @@ from crmctl.read.read_back import Reader
 from crmctl.write.database import JobState, RowState
 from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal, RowEntry, surplus_records
-from crmctl.write.sender import Delivery, Task
+from crmctl.write.sender import Delivery
 from tests.support.bulkjobs import NO_HOOKS, Prepared, Silent, header
 from tests.support.clock import START, FakeClock
 from tests.support.faultservice import FAULTS, READING, Fault, FaultService, Habits
@@ -69,17 +69,14 @@ def repeatable_turns(senders: int = 1) -> Iterator[None]:
         yield
         return
 
-    def and_wait(work: Callable[..., None]) -> Callable[..., None]:
-        def work_and_wait(delivery: Delivery, *given: Task | None) -> None:
-            work(delivery, *given)
-            answered = delivery._queue.all_tasks_done
-            with answered:
-                while given != (None,) and delivery._queue.unfinished_tasks and any(thread.is_alive() for thread in delivery._threads):
-                    answered.wait(0.01)
+    release = Delivery._release
 
-        return work_and_wait
+    def release_and_wait(delivery: Delivery) -> None:
+        release(delivery)
+        while delivery._busy:
+            delivery._receive()
 
-    with patch.object(Delivery, "_put", and_wait(Delivery._put)), patch.object(Delivery, "_tend", and_wait(Delivery._tend)):
+    with patch.object(Delivery, "_release", release_and_wait):
         yield
 
 

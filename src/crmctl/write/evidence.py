@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -148,7 +147,7 @@ class FinalCount(NamedTuple):
 
 
 class Evidence:
-    """Looks for rows in doubt on request. Safe for several threads.
+    """Looks for rows in doubt on request.
 
     Before counting, the caller must wait for all requests in flight. `again` reads all rows of the job again.
     """
@@ -158,8 +157,6 @@ class Evidence:
         self._journal = journal
         self._again = again
         self._clock = clock
-        self.lock = threading.RLock()
-        """Held while several parts of the evidence change together."""
         self._baseline = Baseline.from_document(journal.recall("baseline"))
         self._confirmed: Confirmed | None = None
         self._newest_sent = float("-inf")
@@ -174,23 +171,20 @@ class Evidence:
 
     def confirm(self, entries: Sequence[Entry], sent_at: float, at: float) -> None:
         """Record a batch whose rows were all created, just now or in an earlier run."""
-        with self.lock:
-            self._confirmed = Confirmed(entries, sent_at, at)
-            self._newest_sent = max(self._newest_sent, sent_at)
-            self._refused.clear()
+        self._confirmed = Confirmed(entries, sent_at, at)
+        self._newest_sent = max(self._newest_sent, sent_at)
+        self._refused.clear()
 
     def doubt(self, sent: Sent) -> None:
         """Record that a batch is in doubt."""
-        with self.lock:
-            self.was_doubted = True
-            self.count.found.setdefault(sent.number, 0)
+        self.was_doubted = True
+        self.count.found.setdefault(sent.number, 0)
 
     def conclude(self, sent: Sent, ordinals: Collection[int]) -> None:
         """Record that a batch is no longer in doubt and that its rows in `found` exist."""
-        with self.lock:
-            self.count.found.pop(sent.number, None)
-            if ordinals:
-                self._newest_sent = max(self._newest_sent, sent.sent_at)
+        self.count.found.pop(sent.number, None)
+        if ordinals:
+            self._newest_sent = max(self._newest_sent, sent.sent_at)
 
     @property
     def confirmed_at(self) -> float:
@@ -258,57 +252,54 @@ class Evidence:
 
         Only a thorough look can prove rows absent. Others read few pages, because the records move further down with each later batch.
         """
-        with self.lock:
-            views: list[Look] = []
-            for method in self.methods:
-                try:
-                    if not method.fits(sent.creates):
-                        continue
-                    view = self._by(method, sent, thoroughly=thoroughly)
-                except Unusable as error:
-                    method.broken = str(error)
+        views: list[Look] = []
+        for method in self.methods:
+            try:
+                if not method.fits(sent.creates):
                     continue
-                except CrmctlError as error:
-                    hopeless = isinstance(error, DeniedError)
-                    return Look(why=f"it cannot be read back: {error.message}", failed=True, hopeless=hopeless)
-                self.count.found[sent.number] = len(view.seen.found)
-                is_told = view.conclusive and not any(earlier.seen.taken for earlier in views)
-                if is_told or len(view.seen.found) == len(sent.creates):
-                    return view
-                views.append(view)
-                if view.is_cut:
-                    break  # the other methods would read the same pages
-            return views[0] if views else Look()
+                view = self._by(method, sent, thoroughly=thoroughly)
+            except Unusable as error:
+                method.broken = str(error)
+                continue
+            except CrmctlError as error:
+                hopeless = isinstance(error, DeniedError)
+                return Look(why=f"it cannot be read back: {error.message}", failed=True, hopeless=hopeless)
+            self.count.found[sent.number] = len(view.seen.found)
+            is_told = view.conclusive and not any(earlier.seen.taken for earlier in views)
+            if is_told or len(view.seen.found) == len(sent.creates):
+                return view
+            views.append(view)
+            if view.is_cut:
+                break  # the other methods would read the same pages
+        return views[0] if views else Look()
 
     def can_judge_refusal(self, sent: Sent, *, more_to_come: bool) -> bool:
         """Whether a list can settle a refusal now.
 
         It can if it would show newer records, if no newer records will come, or if several batches were refused in a row.
         """
-        with self.lock:
-            self._refused.add(sent.number)
-            return self.is_newer(sent) or not more_to_come or len(self._refused) > 1
+        self._refused.add(sent.number)
+        return self.is_newer(sent) or not more_to_come or len(self._refused) > 1
 
     def believes_refusal(self, sent: Sent) -> bool:
         """Whether the service did not carry out a batch that it refused as a whole.
 
         True if none of its rows exist and the number of records is unchanged. Usually takes one request; none while the lists may be late.
         """
-        with self.lock:
-            if self._clock.now() < sent.known_at + LAGS * self.lag:
-                return False
-            created, is_parked = self.count.made, sent.number in self.count.found
-            try:
-                page = self._reader.page()
-            except CrmctlError:
-                return False
-            if self.count.left(page.total, created, sent.sent_at) == 0 and not self._shows(page.items, sent):
-                self.count.mark(sent.number, page.total, self._clock.now())
-                return True
-            view = self.look(sent, thoroughly=True)
-            if not is_parked:
-                self.count.found.pop(sent.number, None)
-            return view.counted and not view.seen.found and not view.seen.ambiguous
+        if self._clock.now() < sent.known_at + LAGS * self.lag:
+            return False
+        created, is_parked = self.count.made, sent.number in self.count.found
+        try:
+            page = self._reader.page()
+        except CrmctlError:
+            return False
+        if self.count.left(page.total, created, sent.sent_at) == 0 and not self._shows(page.items, sent):
+            self.count.mark(sent.number, page.total, self._clock.now())
+            return True
+        view = self.look(sent, thoroughly=True)
+        if not is_parked:
+            self.count.found.pop(sent.number, None)
+        return view.counted and not view.seen.found and not view.seen.ambiguous
 
     def _shows(self, records: Sequence[Record], sent: Sent) -> bool:
         new = [record for record in records if self._is_new(record)]

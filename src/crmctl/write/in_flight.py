@@ -1,12 +1,9 @@
-"""The shared state of one run: batches in flight, and the reasons to stop."""
+"""The context of one run of sending, and what crmctl knows of its rows."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,15 +11,13 @@ from crmctl.bulk_context import Interrupt, Progress
 from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
 from crmctl.clock import Backoff, Clock
-from crmctl.errors import CrmctlError, InterruptedByUser
-from crmctl.files.validation import Batch, Entry
+from crmctl.files.validation import Entry
 from crmctl.frozen import frozen
 from crmctl.match.record_match import Known, Twins
 from crmctl.models.resources import BULK_LIMIT, BulkResult
 from crmctl.read.read_back import Reader
-from crmctl.write.database import MAY_BE_THERE, BatchState
+from crmctl.write.database import MAY_BE_THERE
 from crmctl.write.journal import DUPLICATE, Journal
-from crmctl.write.verdicts import Verdict
 
 if TYPE_CHECKING:
     from crmctl.client.answers import Page
@@ -115,178 +110,8 @@ class SendContext:
         return Reader(self.service, self.journal.header.object_id, lambda: self.interrupt.requested, note=self.progress.note)
 
 
-DOUBTS_IN_A_ROW = 3
-"""Consecutive batches in doubt after which sending pauses until they are settled."""
-
-MOST_DOUBTS_IN_A_ROW = 6
-"""Consecutive batches in doubt after which sending stops."""
-
-REFUSALS_IN_A_ROW = 3
-"""Consecutive batches refused down to the last row after which sending stops."""
-
-TICK_SECONDS = 0.2
-
-
 class Stopped(Exception):
     """Tells a sender to stop. Not an error."""
-
-
-class Gate:
-    """Admits several senders, or one reader while all senders wait, so that records can be counted."""
-
-    def __init__(self, is_stopping: Callable[[], bool], is_interrupted: Callable[[], bool]) -> None:
-        self._is_stopping = is_stopping
-        self._is_interrupted = is_interrupted
-        self._changed = threading.Condition()
-        self._sending = self._waiting = 0
-        self._looking = False
-
-    @contextmanager
-    def sending(self) -> Iterator[None]:
-        """Hold the gate open for one request. Raises Stopped when sending must stop."""
-        with self._changed:
-            self._until(lambda: not self._waiting and not self._looking, self._is_stopping)
-            self._sending += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._sending -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Wait for requests in flight and hold back new ones. Raises Stopped after an interrupt."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._until(lambda: not self._sending and not self._looking, self._is_interrupted)
-                self._looking = True
-            finally:
-                self._waiting -= 1
-                self._changed.notify_all()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._looking = False
-                self._changed.notify_all()
-
-    def _until(self, ready: Callable[[], bool], ended: Callable[[], bool]) -> None:
-        while not ready():
-            if ended():
-                raise Stopped
-            self._changed.wait(TICK_SECONDS)
-
-
-class InFlight:
-    """Batches in flight. Safe for several threads.
-
-    `error` is an interrupt, or an error that every further batch would meet. `crash` is an unexpected exception.
-    """
-
-    def __init__(self, first_number: int, interrupt: Interrupt, max_failures: int | None) -> None:
-        self.error: CrmctlError | None = None
-        self.crash: BaseException | None = None
-        self.notes: list[str] = []
-        self.gate = Gate(lambda: self.is_stopping, lambda: interrupt.requested)
-        self._interrupt = interrupt
-        self._max_failures = max_failures
-        self._number = first_number
-        self._in_flight: dict[int, tuple[Batch, threading.Thread]] = {}
-        self._changed = threading.Condition()
-        self._failed_rows = self._doubts = self._refusals = 0
-
-    def next_number(self) -> int:
-        with self._changed:
-            number = self._number
-            self._number += 1
-            return number
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._interrupt.requested or bool(self.notes) or self.error is not None or self.crash is not None
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether rows in doubt must be settled before new rows are sent."""
-        return self._doubts >= DOUBTS_IN_A_ROW
-
-    def calm(self) -> None:
-        with self._changed:
-            self._doubts = 0
-
-    @contextmanager
-    def departure(self, number: int, batch: Batch) -> Iterator[None]:
-        """Enclose the journal entry of a batch about to leave. Raises Stopped when sending must stop."""
-        with self._changed:
-            if self.is_stopping:
-                raise Stopped
-            yield
-            self._in_flight[number] = batch, threading.current_thread()
-
-    @contextmanager
-    def arrival(self, number: int) -> Iterator[None]:
-        """Enclose the journal entry of a batch's outcome. Raises Stopped if it is late: the journal then already has the batch in doubt."""
-        with self._changed:
-            if number not in self._in_flight:
-                raise Stopped
-            try:
-                yield
-            finally:
-                # If the journal write failed, the batch correctly stays SENDING.
-                del self._in_flight[number]
-                self._changed.notify_all()
-
-    def wait(self) -> None:
-        with self._changed:
-            self._changed.wait(TICK_SECONDS if self._in_flight else TICK_SECONDS / 100)
-
-    def close(self, grace: float, tell: Callable[[str], None]) -> dict[int, Batch]:
-        """Wait for batches in flight and return those still unanswered. The batch of a thread that crashed is never answered.
-
-        After an interrupt, announce the wait through `tell` and wait at most `grace` seconds. A second interrupt ends the wait.
-        """
-        deadline = None
-        self._interrupt.is_patient = True
-        with self._changed:
-            while any(sender.is_alive() for _, sender in self._in_flight.values()):
-                if self._interrupt.again or (deadline is not None and time.monotonic() >= deadline):
-                    break
-                if self._interrupt.requested and deadline is None:
-                    deadline = time.monotonic() + grace
-                    requests = "a request" if len(self._in_flight) == 1 else f"{len(self._in_flight)} requests"
-                    doubt = f"waiting up to {grace:.0f} s for the answer of {requests} under way; Ctrl-C again to leave it in doubt"
-                    self._interrupt.tell(tell, doubt)
-                self._changed.wait(TICK_SECONDS)
-            self._interrupt.is_patient = False
-            if self._interrupt.requested and self.error is None:
-                self.error = InterruptedByUser("interrupted")
-            unanswered, self._in_flight = self._in_flight, {}
-            return {number: batch for number, (batch, _) in unanswered.items()}
-
-    def tally(self, verdict: Verdict) -> None:
-        """Count the outcome of a batch or part, and decide whether to continue."""
-        with self._changed:
-            self._failed_rows += len(verdict.failures)
-            self._doubts = self._doubts + 1 if verdict.state is BatchState.IN_DOUBT else 0
-            if verdict.fatal is not None:
-                self.error = self.error or verdict.fatal
-            if self._max_failures is not None and self._failed_rows >= self._max_failures:
-                self._stop(f"stopped after {self._failed_rows} failed rows (--max-failures {self._max_failures})")
-            elif self._doubts >= MOST_DOUBTS_IN_A_ROW:
-                self._stop(f"stopped: the outcome of {self._doubts} requests in a row is unknown")
-
-    def tally_refusal(self, reason: str | None) -> None:
-        """Count batches refused down to the last part. A `reason` of None, for a batch accepted in part, resets the count."""
-        with self._changed:
-            self._refusals = self._refusals + 1 if reason is not None else 0
-            if self._refusals >= REFUSALS_IN_A_ROW:
-                self._stop(f"stopped: the service refused every row of {self._refusals} batches in a row: {reason}")
-
-    def _stop(self, why: str) -> None:
-        if not self.notes:
-            self.notes.append(why)
 
 
 Alike = Callable[[Collection[str]], Mapping[str, Iterable[tuple[str, int]]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from crmctl.clock import Backoff
@@ -14,7 +14,7 @@ from crmctl.match.record_match import RecordMatch
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
 from crmctl.write.evidence import LAGS, Evidence, Sent
-from crmctl.write.in_flight import PATIENCE, WITHOUT_EFFECT, Gate, SendContext, Stopped
+from crmctl.write.in_flight import PATIENCE, WITHOUT_EFFECT, SendContext, Stopped
 from crmctl.write.journal import BEFORE, DOUBTED
 from crmctl.write.methods import CONTROL_SECONDS
 
@@ -75,14 +75,12 @@ class Reconciler:
 
     def __init__(self, context: SendContext, reader: Reader, again: Callable[[], Iterable[Entry]]) -> None:
         self.evidence = Evidence(reader, context.journal, again, context.clock)
-        self.gate: Gate | None = None
-        """Closed while records are counted."""
+        self.looking: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Keeps requests back while records are counted. Raises Stopped after an interrupt."""
         self.batches_to_come: Callable[[], int] = lambda: 0
         """Return the number of batches in flight or still to be sent. Their results may settle open doubts."""
-        self.settled: Callable[[int], None] = lambda _count: None
-        """Called with the number of rows whose outcome is final, or stays in doubt. Excludes rows that are sent again."""
         self._reader = reader
-        self._journal, self._clock = context.journal, context.clock
+        self._journal, self._clock, self._progress = context.journal, context.clock, context.progress
         self._settle = context.options.settle
         self._trusts_lists = context.options.trusts_lists
         self._max_wait = context.service.session.max_wait
@@ -170,7 +168,7 @@ class Reconciler:
         if parked.refusal is not None and not self.evidence.can_judge_refusal(parked, more_to_come=self._may_hope):
             parked.is_starved = is_due
             return self._later(parked, deadline)
-        with self.gate.looking() if is_due and self.gate is not None else nullcontext():
+        with self.looking() if is_due else nullcontext():
             if is_due and parked.refusal is not None and self.evidence.believes_refusal(parked):
                 return self._believe(parked, parked.refusal)
             view = self.evidence.look(parked, thoroughly=is_due)
@@ -221,14 +219,13 @@ class Reconciler:
 
     def _believe(self, parked: Parked, refusal: str) -> list[Task]:
         """Settle a refused batch that does not exist: fail a single row, send several again in halves."""
-        with self.evidence.lock:
-            ordinals = parked.batch.ordinals
-            self._journal.resolve(parked.number, {}, ordinals)
-            self._journal.keep(DOUBTED, ((ordinal, None) for ordinal in ordinals))
-            self._forget(parked, ())
+        ordinals = parked.batch.ordinals
+        self._journal.resolve(parked.number, {}, ordinals)
+        self._journal.keep(DOUBTED, ((ordinal, None) for ordinal in ordinals))
+        self._forget(parked, ())
         if len(parked.batch) == 1:
             self._journal.conclude([(parked.batch.ordinals[0], RowState.FAILED, None, refusal)])
-            self.settled(1)
+            self._progress.advance(1)
             return []
         return [Task(parked.batch, parked.round, refusal)]
 
@@ -260,19 +257,18 @@ class Reconciler:
         # An import by key looks again at failed rows: they update the records that have their key.
         failed = seen.taken if seen.by_key else frozenset[int]()
         open_rows = set(parked.batch.ordinals) - record_ids.keys() - gone - failed
-        with self.evidence.lock:
-            self._journal.resolve(parked.number, record_ids, gone | failed, why if open_rows else "")
-            self._journal.conclude((ordinal, RowState.FAILED, None, TAKEN) for ordinal in failed)
-            if seen.extra:
-                self._journal.add_duplicates(seen.extra)
-            self._forget(parked, seen.found)
+        self._journal.resolve(parked.number, record_ids, gone | failed, why if open_rows else "")
+        self._journal.conclude((ordinal, RowState.FAILED, None, TAKEN) for ordinal in failed)
+        if seen.extra:
+            self._journal.add_duplicates(seen.extra)
+        self._forget(parked, seen.found)
         if open_rows and why and why not in self.notes:
             self.notes.append(why)
         free = Batch(tuple(entry for entry in parked.batch.entries if entry.ordinal in gone))
         if not free.entries or (len(free) == 1 and parked.round >= MOST_ROUNDS):
-            self.settled(len(parked.batch))
+            self._progress.advance(len(parked.batch))
             return []
-        self.settled(len(parked.batch) - len(free))
+        self._progress.advance(len(parked.batch) - len(free))
         # Send rows absent twice in halves: a single bad row may make the service fail.
         parts = free.halves() if parked.round and len(free) > 1 else (free,)
         return [Task(part, parked.round + 1) for part in parts]
@@ -290,7 +286,7 @@ class Reconciler:
     def _give_up(self, parked: Parked, why: str) -> None:
         """Leave a batch in doubt, for a later run."""
         self._forget(parked, ())
-        self.settled(len(parked.batch))
+        self._progress.advance(len(parked.batch))
         if why not in self.notes:
             self.notes.append(why)
 
