@@ -319,7 +319,7 @@ class Refusing(CrashingService):
     """A service that refuses deletions."""
 
     def __getattr__(self, name: str) -> Any:
-        def refuse(*_: Any) -> Any:
+        def refuse(*_: Any, **__: Any) -> Any:
             raise RejectedError("no deletion today", status=409)
 
         return refuse if name == "bulk_delete" else getattr(self._crm, name)

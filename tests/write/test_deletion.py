@@ -146,6 +146,14 @@ def test_a_delete_of_unknown_outcome_is_repeated(applies: bool) -> None:
     assert (outcome.done, outcome.absent) == (10, 0)
 
 
+def test_a_delete_that_was_refused_and_carried_out_is_done() -> None:
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(10)])
+    server.faults[0] = Fault(applies=True, status=403)
+    outcome = delete(server, ids)
+    assert (server.records, outcome.done, outcome.absent, outcome.error) == ([], 10, 0, None)
+
+
 def test_a_repeated_delete_that_deletes_too_few_reports_the_others() -> None:
     server = BulkServer()
     ids = server.seed([{"n": n} for n in range(10)])

@@ -16,11 +16,8 @@ from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
 from crmctl.errors import (
     CrmctlError,
-    DeniedError,
-    NotFoundError,
     PartialError,
     RejectedError,
-    ServiceError,
     StorageError,
     UsageError,
     reason,
@@ -32,17 +29,16 @@ from crmctl.files.validation import Payload
 from crmctl.files.whole_files import check_place, whole_bytes
 from crmctl.frozen import frozen
 from crmctl.models import jsontext
-from crmctl.models.resources import BULK_LIMIT, Attribute, BulkFailure, BulkResult, Record, document_of
+from crmctl.models.resources import BULK_LIMIT, Attribute, BulkResult, Record, document_of
 from crmctl.plan.changes import Selection
 from crmctl.plan.import_plan import ImportPlan
 from crmctl.plan.job_run import JobHooks, requests_made, run_or_leave_nothing
 from crmctl.plan.job_start import ImportRun, JobOptions, start_import, temporary_table
 from crmctl.plan.requests import resolve_target, store_of
 from crmctl.plan.results import ImportResult, service_words
-from crmctl.read.read_back import Reader
 from crmctl.read.records import KnownRecords, read_known, read_one
 from crmctl.write.database import JobKind, RowState
-from crmctl.write.effect import still_there
+from crmctl.write.effect import delete_records
 from crmctl.write.in_flight import DeliveryOptions, WriteBatch, write_requests
 from crmctl.write.jobs import effort
 from crmctl.write.journal import Journal, RowEntry, doubtful, entries_of
@@ -192,14 +188,6 @@ def deletion_of(context: BulkContext, result: ImportResult) -> Deletion:
     return Deletion(job.header.object, job.header.object_id, sum(job.counts.values()), (), summary)
 
 
-def _is_gone(service: Crm, object_id: str, record_id: str) -> bool:
-    try:
-        service.get_record(object_id, record_id)
-    except CrmctlError as error:
-        return isinstance(error, NotFoundError)
-    return False
-
-
 BACKUP_NAME = "backup.jsonl"
 
 PLACE = "backup to"
@@ -243,26 +231,8 @@ class DeleteHooks(JobHooks):
         return partial(self._delete, service)
 
     def _delete(self, service: Crm, object_id: str, records: Sequence[bytes], watch: AttemptObserver) -> BulkResult:
-        """Delete the records of these rows. In the result, `updated` counts deleted records and `created` those already gone.
-
-        Raises RejectedError for a 404 about one of several ids, or about none of them.
-        """
-        ids = [str(jsontext.loads(record)["id"]) for record in records]
-        try:
-            gone = service.bulk_delete(object_id, ids, watch=watch)
-        except NotFoundError as error:
-            service.get_object(object_id)  # raises if the 404 is about the object
-            if len(ids) == 1 and _is_gone(service, object_id, ids[0]):
-                return BulkResult(created=1)
-            raise RejectedError(error.message, code=error.code, status=error.status) from error
-        except DeniedError as error:
-            # Some services refuse after carrying out the request.
-            if any(_is_gone(service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
-                raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
-            raise
-        kept = still_there(Reader(service, object_id), service.session.clock, ids, gone)
-        failed = [BulkFailure(index=index, error=error) for index, error in kept.items()]
-        return BulkResult(updated=len(ids) - len(failed), failed=failed)
+        """Delete the records of these rows. In the result, `updated` counts deleted records and `created` those already gone."""
+        return delete_records(service, object_id, [str(jsontext.loads(record)["id"]) for record in records], watch=watch)[0]
 
     def approve(self, run: ImportRun) -> None:
         journal = self.job.journal

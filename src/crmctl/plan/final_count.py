@@ -158,7 +158,7 @@ def _may_hide_copies(journal: Journal, evidence: Evidence, since: Callable[[int]
         return bool(refused)
     for batch in samples(refused):
         rows = takewhile(lambda entry, last=batch.last: entry.ordinal <= last, since(batch.first))  # type: ignore[misc]
-        if evidence.has_copies(Sent(batch.number, Batch(tuple(rows)), batch.sent_at, batch.sent_at)):
+        if evidence.has_copies(Sent(Batch(tuple(rows)), batch.number, batch.sent_at, batch.sent_at)):
             return True
     return False
 

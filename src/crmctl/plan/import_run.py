@@ -31,11 +31,10 @@ from crmctl.plan.job_start import ImportRun, InputRows
 from crmctl.read.read_back import Baseline, Reader
 from crmctl.values.moments import micros_of
 from crmctl.write.database import BatchState, JobState, RowState
-from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import AS_OF, SendContext, SentRows
 from crmctl.write.jobs import effort
 from crmctl.write.journal import TARGET, Journal, doubtful, entries_of
-from crmctl.write.reconcile import Reconciler
+from crmctl.write.reconcile import Reconciler, Task
 from crmctl.write.sender import Delivery, EntrySpool
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def rows_left(journal: Journal, rows: SentRows, reconciler: Reconciler) -> Gener
                     doubt, batch = doubts[number], Batch(tuple(gathered.pop(number)))
                     if doubt.state is not BatchState.UNKNOWN and batch.digest != doubt.digest:
                         raise CrmctlError(f"the rows of batch {number} are not what was sent", code="job_changed")
-                    reconciler.park(Sent(number, batch, doubt.sent_at, known_at=doubt.sent_at), is_resumed=True)
+                    reconciler.park(Task(batch, number, doubt.sent_at, known_at=doubt.sent_at, is_resumed=True))
             elif row is None:
                 yield entry
             elif control is not None and control[0] <= entry.ordinal <= control[1]:

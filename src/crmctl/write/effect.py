@@ -9,12 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 from crmctl.client.answers import Page
+from crmctl.client.crm import Crm
+from crmctl.client.session import AttemptObserver
 from crmctl.clock import Backoff, Clock
-from crmctl.errors import CrmctlError, ForbiddenError, NotFoundError, RejectedError
+from crmctl.errors import CrmctlError, DeniedError, ForbiddenError, NotFoundError, RejectedError, ServiceError
 from crmctl.files.validation import Entry
 from crmctl.match.agreement import Scale
 from crmctl.match.record_match import by_content
-from crmctl.models.resources import PAGE_LIMIT, Attribute, Record
+from crmctl.models.resources import PAGE_LIMIT, Attribute, BulkFailure, BulkResult, Record
 from crmctl.read.read_back import Reader
 from crmctl.read.records import read_one
 from crmctl.values.equality import alike, canonical, is_same
@@ -243,3 +245,37 @@ def still_there(reader: Reader, clock: Clock, ids: Sequence[str], deleted: int |
             break
         kept[index] = problem
     return kept | unread
+
+
+def delete_records(
+    service: Crm, object_id: str, ids: Sequence[str], *, watch: AttemptObserver | None = None, stop: Callable[[], bool] = lambda: False
+) -> tuple[BulkResult, int]:
+    """Delete records in one request. Return the result, and how many of them were gone before.
+
+    The result counts deleted records as `updated`, and a single one that was gone as `created`. Raises RejectedError for a 404 about one
+    of several ids, or about a record that is there.
+    """
+    try:
+        deleted = service.bulk_delete(object_id, ids, watch=watch)
+    except NotFoundError as error:
+        service.get_object(object_id)  # raises if the 404 is about the object
+        if len(ids) == 1 and _is_gone(service, object_id, ids[0]):
+            return BulkResult(created=1), 1
+        raise RejectedError(error.message, code=error.code, status=error.status) from error
+    except DeniedError as error:
+        # Some services refuse after carrying out the request.
+        if any(_is_gone(service, object_id, record_id) for record_id in {ids[0], ids[-1]}):
+            raise ServiceError(error.message, status=error.status, outcome_unknown=True) from error
+        raise
+    kept = still_there(Reader(service, object_id, stop), service.session.clock, ids, deleted)
+    failed = [BulkFailure(index=index, error=error) for index, error in kept.items()]
+    absent = max(0, len(ids) - deleted - len(failed)) if deleted is not None else 0
+    return BulkResult(updated=len(ids) - len(failed), failed=failed), absent
+
+
+def _is_gone(service: Crm, object_id: str, record_id: str) -> bool:
+    try:
+        service.get_record(object_id, record_id)
+    except CrmctlError as error:
+        return isinstance(error, NotFoundError)
+    return False

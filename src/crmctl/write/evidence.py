@@ -90,14 +90,14 @@ TOO_FEW = "the service lists fewer records than there must be: its lists are old
 TOO_MANY = "the service has more new records than can be accounted for"
 
 
-@dataclass
+@dataclass(eq=False)
 class Sent:
     """A batch that was sent. `sent_at` and `known_at` are Unix times: when it left, and when its outcome became doubtful."""
 
-    number: int
     batch: Batch
-    sent_at: float
-    known_at: float
+    number: int = 0
+    sent_at: float = 0.0
+    known_at: float = 0.0
 
     @property
     def creates(self) -> list[Entry]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from crmctl.clock import Backoff
 from crmctl.errors import CrmctlError
 from crmctl.files.validation import Batch, Entry
-from crmctl.frozen import frozen
 from crmctl.match.record_match import RecordMatch
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
@@ -36,35 +35,22 @@ MOST_ROUNDS = 2
 """Number of rounds in doubt and absent after which a single row stays unsent."""
 
 
-@frozen
-class Task:
-    """One batch to send.
+@dataclass(eq=False)
+class Task(Sent):
+    """A batch to send, under way or in doubt.
 
-    `round`: how often its rows were in doubt and then absent. `refusal`: the service certainly refused the batch as a whole, so it is sent
-    in halves. `parent`: the number of the batch it was split from.
+    `round`: how often its rows were in doubt and then absent. `refusal`: the service's message if it refused the whole batch; to be sent,
+    it goes in halves. `parent`: the number of the batch it was split from. `is_acknowledged`: the service answered that it wrote the rows.
+    `is_resumed`: an earlier run sent it. A batch in doubt is looked for at `look_at`, and stays in doubt after `until` (Unix times).
     """
 
-    batch: Batch
     round: int = 0
     refusal: str | None = None
-    number: int = 0
     parent: int | None = None
-
-
-@dataclass
-class Parked(Sent):
-    """A batch in doubt. `look_at` is the Unix time of the next look, `refusal` the service's message if it refused the whole batch.
-
-    After `until`, the end of `--max-wait`, the batch stays in doubt. `is_acknowledged`: the service answered that it wrote the rows.
-    `is_resumed`: an earlier run sent it.
-    """
-
-    round: int
-    look_at: float
-    until: float
-    refusal: str | None = None
     is_acknowledged: bool = False
     is_resumed: bool = False
+    look_at: float = 0.0
+    until: float = 0.0
     looks: int = 0
     last: frozenset[int] | None = None
     is_starved: bool = False
@@ -84,7 +70,7 @@ class Reconciler:
         self._settle = context.options.settle
         self._trusts_lists = context.options.trusts_lists
         self._max_wait = context.service.session.max_wait
-        self._parked: list[Parked] = []
+        self._parked: list[Task] = []
         self.notes: list[str] = []
         self.recovered = 0
         """Number of batches found complete."""
@@ -92,17 +78,15 @@ class Reconciler:
 
     # -- reports from senders --------------------------------------------------------------------------------------------------------
 
-    def park(
-        self, sent: Sent, round: int = 0, refusal: str | None = None, *, is_acknowledged: bool = False, is_resumed: bool = False
-    ) -> None:
-        """Watch a batch in doubt. A batch from an earlier run has been in doubt since then."""
+    def park(self, task: Task) -> None:
+        """Watch a batch in doubt until the end of `--max-wait`. A batch from an earlier run has been in doubt since then."""
         now = self._clock.now()
-        moments = (min(sent.sent_at, now), min(sent.known_at, now))
-        parked = Parked(sent.number, sent.batch, *moments, round, now, now + self._max_wait, refusal, is_acknowledged, is_resumed)
-        if not parked.creates and self._journal.header.mode != "delete":
-            parked.look_at += PATIENCE.gap(round + 1)  # these rows may go again at once, and the service may need a moment
-        self.evidence.doubt(parked)
-        self._parked.append(parked)
+        task.sent_at, task.known_at = min(task.sent_at, now), min(task.known_at, now)
+        task.look_at, task.until = now, now + self._max_wait
+        if not task.creates and self._journal.header.mode != "delete":
+            task.look_at += PATIENCE.gap(task.round + 1)  # these rows may go again at once, and the service may need a moment
+        self.evidence.doubt(task)
+        self._parked.append(task)
 
     def confirm(self, entries: Sequence[Entry], sent_at: float, at: float) -> None:
         """Record a batch whose rows were all created, just now or in an earlier run."""
@@ -160,7 +144,7 @@ class Reconciler:
             pass
         return freed
 
-    def _look(self, parked: Parked) -> list[Task]:
+    def _look(self, parked: Task) -> list[Task]:
         if not parked.creates:
             return self._conclude(parked, RecordMatch(), frozenset())
         deadline = self._deadline(parked)
@@ -196,7 +180,7 @@ class Reconciler:
         parked.last = None if view.failed or view.is_cut else ordinals
         return self._later(parked, deadline, is_cut=view.is_cut)
 
-    def _later(self, parked: Parked, deadline: float, *, is_cut: bool = False) -> list[Task]:
+    def _later(self, parked: Task, deadline: float, *, is_cut: bool = False) -> list[Task]:
         now = self._clock.now()
         if now >= parked.until:
             self._give_up(parked, "--max-wait ended before it was certain whether they are there")
@@ -206,7 +190,7 @@ class Reconciler:
         parked.look_at = min(now + max(0.05, min(gap, deadline - now) if deadline > now else gap), parked.until)
         return []
 
-    def _deadline(self, parked: Parked) -> float:
+    def _deadline(self, parked: Task) -> float:
         """Return when rows not found may count as absent. The service itself reported a refusal, so one confirming look is enough."""
         settled = parked.known_at if parked.refusal is not None else parked.sent_at + self._settle
         return max(settled, parked.known_at + LAGS * self.evidence.lag)
@@ -217,7 +201,7 @@ class Reconciler:
 
     # -- deciding --------------------------------------------------------------------------------------------------------------------
 
-    def _believe(self, parked: Parked, refusal: str) -> list[Task]:
+    def _believe(self, parked: Task, refusal: str) -> list[Task]:
         """Settle a refused batch that does not exist: fail a single row, send several again in halves."""
         ordinals = parked.batch.ordinals
         self._journal.resolve(parked.number, {}, ordinals)
@@ -227,9 +211,9 @@ class Reconciler:
             self._journal.conclude([(parked.batch.ordinals[0], RowState.FAILED, None, refusal)])
             self._progress.advance(1)
             return []
-        return [Task(parked.batch, parked.round, refusal)]
+        return [Task(parked.batch, round=parked.round, refusal=refusal)]
 
-    def _conclude(self, parked: Parked, seen: RecordMatch, absent: Collection[int], why: str = "") -> list[Task]:
+    def _conclude(self, parked: Task, seen: RecordMatch, absent: Collection[int], why: str = "") -> list[Task]:
         """Record the outcome of each row and return the rows to send again."""
         record_ids = dict(seen.found)
         updates = [entry for entry in parked.batch.entries if entry.id is not None]
@@ -271,7 +255,7 @@ class Reconciler:
         self._progress.advance(len(parked.batch) - len(free))
         # Send rows absent twice in halves: a single bad row may make the service fail.
         parts = free.halves() if parked.round and len(free) > 1 else (free,)
-        return [Task(part, parked.round + 1) for part in parts]
+        return [Task(part, round=parked.round + 1) for part in parts]
 
     def _there(self, entries: Sequence[Entry]) -> set[int] | None:
         """Return the rows of a deletion whose records exist; None if that cannot be read."""
@@ -283,13 +267,13 @@ class Reconciler:
         except CrmctlError:
             return None
 
-    def _give_up(self, parked: Parked, why: str) -> None:
+    def _give_up(self, parked: Task, why: str) -> None:
         """Leave a batch in doubt, for a later run."""
         self._forget(parked, ())
         self._progress.advance(len(parked.batch))
         if why not in self.notes:
             self.notes.append(why)
 
-    def _forget(self, parked: Parked, ordinals: Collection[int]) -> None:
+    def _forget(self, parked: Task, ordinals: Collection[int]) -> None:
         self._parked.remove(parked)
         self.evidence.conclude(parked, ordinals)

@@ -24,7 +24,6 @@ from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
 from crmctl.write.database import ABANDONED, HEARTBEAT_SECONDS, BatchState, RowState
-from crmctl.write.evidence import Sent
 from crmctl.write.in_flight import AS_OF, ATTEMPTS, PATIENCE, WITHOUT_EFFECT, SendContext, SentRows, Stopped
 from crmctl.write.journal import BEFORE
 from crmctl.write.reconcile import PARKED_LIMIT, Reconciler, Task
@@ -57,10 +56,10 @@ class Attempts(AttemptObserver):
         self._delivery, self._context = delivery, delivery.context
         self._journal, self._clock = self._context.journal, self._context.clock
         self.idempotency_key = f"{self._journal.header.job}:{task.number}"
-        self.sent_at = self._clock.now()
+        task.sent_at = self._clock.now()
 
     def sending(self) -> None:
-        self.sent_at, number = self._clock.now(), self.task.number
+        number, self.task.sent_at = self.task.number, self._clock.now()
         with self._delivery.lock:
             if self._delivery.is_stopping and number not in self._delivery.away:
                 raise Stopped
@@ -122,7 +121,7 @@ class Attempts(AttemptObserver):
         comparable = [entry for entry in entries if entry.ordinal in images]
         try:
             if not comparable:
-                return shows_refused(self._reader(), entries, self.sent_at, now=self._clock.now)
+                return shows_refused(self._reader(), entries, self.task.sent_at, now=self._clock.now)
             record_id, weigh = next(updates_to_show(comparable, images, self._journal.recall(AS_OF)), ("", None))
             return weigh is not None and weigh(self._reader().record(record_id)) is StepStanding.AFTER
         except CrmctlError:
@@ -297,18 +296,18 @@ class Delivery:
         batcher = Batcher(self._batcher.max_rows, self._batcher.max_bytes)
         parts = list(batcher.batches(task.batch.entries))
         # A refusal of the larger request says nothing about its parts.
-        return (replace(task, batch=part, refusal=task.refusal if len(parts) == 1 else None) for part in parts)
+        return (Task(part, round=task.round, refusal=task.refusal if len(parts) == 1 else None) for part in parts)
 
     # -- handing out -----------------------------------------------------------------------------------------------------------------
 
     def _assign(self, task: Task) -> None:
         """Hand out a batch, in halves if the service has refused it as a whole."""
-        task = replace(task, number=next(self._numbers))
+        task.number = next(self._numbers)
         self._go_on(Assignment(len(task.batch), self._halves(task) if task.refusal is not None else [task], task.refusal))
 
     def _halves(self, task: Task) -> list[Task]:
         """Return both halves, the first one last."""
-        return [Task(half, task.round, number=next(self._numbers), parent=task.number) for half in task.batch.halves()][::-1]
+        return [Task(half, next(self._numbers), round=task.round, parent=task.number) for half in task.batch.halves()][::-1]
 
     def _go_on(self, assignment: Assignment) -> None:
         """Hand out the next part of a batch. Without one, count whether the service refused all its rows."""
@@ -377,9 +376,9 @@ class Delivery:
         """Read back before believing a refusal: some services refuse after carrying out the request."""
         while self._questions:
             attempts, verdict = self._questions.popleft()
-            sent = Sent(attempts.task.number, attempts.task.batch, attempts.sent_at, self._clock.now())
-            is_part = attempts.task.parent is not None or verdict.fatal is not None
-            if looks and self._reconciler.believes(sent, is_part=is_part):
+            task = attempts.task
+            task.known_at = self._clock.now()
+            if looks and self._reconciler.believes(task, is_part=task.parent is not None or verdict.fatal is not None):
                 self._settle(attempts, verdict)
             else:
                 self._settle(attempts, disbelieve(verdict), refusal=verdict.reason)
@@ -394,12 +393,12 @@ class Delivery:
         if attempts.was_sent:
             self._journal.settle(task.number, task.batch, verdict)
         if verdict.state is BatchState.IN_DOUBT:
-            sent = Sent(task.number, task.batch, attempts.sent_at, known_at=self._clock.now())
-            self._reconciler.park(sent, task.round, refusal, is_acknowledged=verdict.reason == WITHOUT_EFFECT)
+            task.known_at, task.refusal, task.is_acknowledged = self._clock.now(), refusal, verdict.reason == WITHOUT_EFFECT
+            self._reconciler.park(task)
         else:
             created = [entry for at, entry in enumerate(task.batch.entries) if entry.id is None and at not in verdict.failures]
             if created and verdict.created == len(created):
-                self._reconciler.confirm(created, attempts.sent_at, self._clock.now())
+                self._reconciler.confirm(created, task.sent_at, self._clock.now())
         self._tally(verdict)
         assignment.failed += len(verdict.failures)
         if verdict.state is BatchState.BISECT:

@@ -26,7 +26,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.equality import alike
 from crmctl.write.database import BatchState
-from crmctl.write.effect import Attributes, StepStanding, changed_last, current_records, is_visible, standing, still_there, took_effect
+from crmctl.write.effect import Attributes, StepStanding, changed_last, current_records, delete_records, is_visible, standing, took_effect
 from crmctl.write.in_flight import ATTEMPTS, PATIENCE, WITHOUT_EFFECT, samples
 from crmctl.write.verdicts import Verdict, judge
 
@@ -96,18 +96,17 @@ class StepSender:
     in_doubt: int = 0
     absent: int = 0
     attributes: Mapping[str, Attributes] = field(default_factory=dict)
-    _known_objects: set[str] = field(default_factory=set)
 
     def update(self, steps: Iterable[Step], mark: Mark) -> None:
         for _, of_object in groupby(steps, key=attrgetter("object_id")):
             pending: dict[int, Step] = {}
             for batch in Batcher().batches(_entries(of_object, pending)):
-                self._send([pending.pop(number) for number in batch.ordinals], self._write, mark)
+                self._send([pending.pop(number) for number in batch.ordinals], mark)
 
     def delete(self, steps: Iterable[Step], mark: Mark) -> None:
         """Delete the records of these steps, all of one object. Records already gone count as deleted and as `absent`."""
         for chunk in chunks(steps, BULK_LIMIT):
-            self._send(chunk, self._delete, mark)
+            self._send(chunk, mark)
 
     def unsettled(self, steps: Sequence[Step], mark: Mark) -> list[Step]:
         """Return the steps of one object that the service has not carried out, although they were sent. Mark the other ones.
@@ -145,11 +144,11 @@ class StepSender:
         if self.interrupt.requested:
             raise InterruptedByUser("interrupted")
 
-    def _send(self, steps: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> None:
+    def _send(self, steps: Sequence[Step], mark: Mark) -> None:
         mark(steps, StepState.SENDING, None)
         parts = [steps]
         while parts:
-            part, verdict = self._settle(parts.pop(), send, mark)
+            part, verdict = self._settle(parts.pop(), mark)
             if verdict.state is BatchState.BISECT:
                 middle = len(part) // 2
                 parts += (part[middle:], part[:middle])
@@ -158,7 +157,7 @@ class StepSender:
             for index, why in verdict.failures.items():
                 mark([part[index]], StepState.FAILED, why)
 
-    def _settle(self, part: Sequence[Step], send: Callable[[Sequence[Step], bool], Verdict], mark: Mark) -> tuple[Sequence[Step], Verdict]:
+    def _settle(self, part: Sequence[Step], mark: Mark) -> tuple[Sequence[Step], Verdict]:
         """Send a part, and repeat the steps not carried out while the outcome is unknown. Return the steps sent last, and the verdict.
 
         Raises errors that end everything.
@@ -174,7 +173,7 @@ class StepSender:
                     return part, Verdict(BatchState.CONFIRMED)
             if number == 1 or not self.interrupt.requested:
                 self.begin()
-                verdict = send(part, number > 1)
+                verdict = self._attempt(part, is_first=number == 1)
             if not verdict.repeatable or self.interrupt.requested:
                 break
         if verdict.state in (BatchState.IN_DOUBT, BatchState.PLANNED):
@@ -182,16 +181,22 @@ class StepSender:
             raise verdict.fatal or ServiceError(verdict.reason)
         return part, verdict
 
-    def _write(self, steps: Sequence[Step], _: bool) -> Verdict:
-        batch = Batch(tuple(_entries(steps, {})))
+    def _attempt(self, steps: Sequence[Step], *, is_first: bool) -> Verdict:
+        batch, object_id, is_deletion = Batch(tuple(_entries(steps, {}))), steps[0].object_id, steps[0].kind is StepKind.DELETE
+        mode = "delete" if is_deletion else "upsert"
         try:
-            verdict = judge(batch, self.service.bulk_write(steps[0].object_id, batch.records, mode="upsert"), mode="upsert")
-        except NotFoundError as missing:
-            return judge(batch, RejectedError(missing.message), mode="upsert")
+            if is_deletion:
+                ids = [step.target for step in steps]
+                result, absent = delete_records(self.service, object_id, ids, stop=lambda: self.interrupt.requested)
+                self.absent += absent if is_first or result.created else 0
+            else:
+                result = self.service.bulk_write(object_id, batch.records, mode=mode)
         except CrmctlError as error:
-            verdict = judge(batch, error, mode="upsert")
+            outcome = RejectedError(error.message) if isinstance(error, NotFoundError) and not is_deletion else error
+            verdict = judge(batch, outcome, mode=mode)
             return replace(verdict, fatal=error) if verdict.state is BatchState.IN_DOUBT else verdict
-        if verdict.updated and not self._took_effect(steps, verdict):
+        verdict = judge(batch, result, mode=mode)
+        if not is_deletion and verdict.updated and not self._took_effect(steps, verdict):
             return Verdict(BatchState.IN_DOUBT, reason=WITHOUT_EFFECT, repeatable=True)
         return verdict
 
@@ -208,27 +213,6 @@ class StepSender:
 
     def _reader(self, steps: Sequence[Step]) -> Reader:
         return Reader(self.service, steps[0].object_id, lambda: self.interrupt.requested)
-
-    def _delete(self, steps: Sequence[Step], doubted: bool) -> Verdict:
-        object_id, ids = steps[0].object_id, [step.target for step in steps]
-        try:
-            deleted = self.service.bulk_delete(object_id, ids)
-        except (NotFoundError, RejectedError) as error:
-            is_absent = isinstance(error, NotFoundError)
-            if is_absent and object_id not in self._known_objects:
-                self.service.get_object(object_id)  # a 404 for the object itself ends everything
-                self._known_objects.add(object_id)
-            if len(ids) > 1:
-                return Verdict(BatchState.BISECT, reason=error.message)
-            self.absent += is_absent
-            return Verdict(BatchState.CONFIRMED, failures={} if is_absent else {0: error.message})
-        except CrmctlError as error:
-            state = BatchState.IN_DOUBT if error.outcome_unknown else BatchState.PLANNED
-            return Verdict(state, reason=error.message, repeatable=error.outcome_unknown, fatal=error)
-        kept = still_there(self._reader(steps), self.clock, ids, deleted)
-        if deleted is not None and not doubted:
-            self.absent += max(0, len(ids) - deleted - len(kept))
-        return Verdict(BatchState.CONFIRMED, failures=kept)
 
 
 @dataclass
