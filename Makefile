@@ -12,6 +12,8 @@ FLOOR     ?= 95
 export PYTHON
 # A container may set this variable; it would make each of the thousands of test processes compile crmctl anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Most modules of the packages are never imported; Python compiles the others when it first imports them.
+export PIP_COMPILE := 0
 
 .PHONY: help install demo test campaigns coverage lint types contracts check generated requirements bench screenshots dist lint-release release sbom site clean
 
@@ -74,9 +76,9 @@ $(INSTALLED): requirements/locked.txt $(PROGRAM)
 	@touch $@
 
 # The tools of a release have their own environment: the tests must not depend on them.
-$(RELEASE)/.installed: requirements/release.txt $(INSTALLED)
-	@$(BIN)/python -m venv --clear $(RELEASE)
-	@$(RELEASE)/bin/python -m pip -qq --disable-pip-version-check install --require-hashes --requirement requirements/release.txt
+$(RELEASE)/.installed: requirements/release.txt $(PROGRAM)
+	@$(BIN)/python -m venv --clear --without-pip $(RELEASE)
+	@$(PIP) --python $(RELEASE)/bin/python install --require-hashes --requirement requirements/release.txt
 	@touch $@
 
 dist: $(RELEASE)/.installed ## Build wheel and sdist into dist/, and try the wheel in empty environments

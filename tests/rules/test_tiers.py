@@ -1,4 +1,4 @@
-"""`make test` and `make campaigns` together run every test once, and `.ci/run` runs both."""
+"""`make test` and `make campaigns` together run every test once, and `.ci/run` runs all of them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def test_each_test_belongs_to_one_of_two_targets() -> None:
     assert [option for option in settings["addopts"] if option.split("=")[0] in SELECTING] == []
 
 
-def test_the_complete_check_runs_both_targets() -> None:
+def test_the_complete_check_runs_every_test() -> None:
+    """The last condition counts, and an empty one selects every test."""
     commands = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in commands if line.startswith("make ")] == [
-        "make test || failed+=(tests)",
-        "make campaigns || failed+=(campaigns)",
-    ]
+    assert [line for line in commands if line.startswith("make ")] == ["""make test ARGS="-m ''" || failed+=(tests)"""]
