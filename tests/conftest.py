@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
+import hypothesis.configuration
 import pytest
 
 from crmctl.main import COLLECT_AFTER
@@ -19,6 +20,8 @@ from tests.support import isolation, programs
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("local", derandomize=True, deadline=None, database=None)  # benchmarks/ runs the rare cases
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+# Its tables of characters take a second to compute. Each test has a working folder of its own, where it would not find them.
+hypothesis.configuration.set_hypothesis_home_dir(Path(__file__).parents[1] / ".hypothesis")
 
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
@@ -78,22 +81,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _machine_out_of_reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Isolate session fixtures, too."""
+def _machine_out_of_reach(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
+    """Isolate session fixtures, too. Return the names of new folders; to find a free name, `mktemp` would read thousands of names."""
     with pytest.MonkeyPatch.context() as patch:
         isolation.clean_environment(patch)
         isolation.private_folders(patch, tmp_path_factory.mktemp("session"))
         isolation.only_loopback(patch)
         isolation.heed_interrupts()
-        yield
+        folder = tmp_path_factory.mktemp("isolation")
+        yield (folder / str(number) for number in itertools.count())
 
 
 @pytest.fixture(autouse=True)
-def _isolation(_machine_out_of_reach: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolation(_machine_out_of_reach: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the test its own home and working folder."""
-    root = tmp_path_factory.mktemp("isolation")
+    root = next(_machine_out_of_reach)
+    (root / "work").mkdir(parents=True)
     isolation.private_folders(monkeypatch, root)
-    (root / "work").mkdir()
     monkeypatch.chdir(root / "work")
 
 

@@ -63,7 +63,7 @@ def _tellers(path: Path) -> Iterator[str]:
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             parameters = {argument.arg for argument in function.args.args if _foreign(argument.annotation, missing=False)}
-            if _tells(function, parameters):
+            if parameters and _tells(function, parameters):
                 yield f"{package}:{function.name}"
             for handler in ast.walk(function):
                 foreign = isinstance(handler, ast.ExceptHandler) and _foreign(handler.type, missing=True)

@@ -29,8 +29,8 @@ def test_init_files_are_empty_except_for_the_version_and_the_python_api() -> Non
 def test_every_module_has_a_short_docstring() -> None:
     missing = []
     for path in (path for path in python_files() if path.name != "__init__.py"):
-        text = ast.get_docstring(ast.parse(path.read_text()))
-        if not text or (path.is_relative_to(PACKAGE) and len(text.splitlines()) > 5):
+        text = re.match(r'(?:#!.*\n)?"""(.+?)"""\n', path.read_text(), re.DOTALL)
+        if not text or (path.is_relative_to(PACKAGE) and len(text[1].splitlines()) > 5):
             missing.append(path.relative_to(ROOT).as_posix())
     assert missing == [], "each module opens with a docstring: one to four lines in the package"
 

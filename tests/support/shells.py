@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pexpect
@@ -21,7 +23,7 @@ source {script}
 """
 ZSH = """
 PS1='{ready}'; PS2=; PROMPT_EOL_MARK=; unsetopt prompt_sp prompt_cr beep; zle_bracketed_paste=(); export PATH={folder}:$PATH
-fpath=({home} $fpath); autoload -Uz compinit; compinit -u -D
+fpath=({home} $fpath); autoload -Uz compinit; compinit -u -d {home}/zcompdump
 zstyle ':completion:*' completer _complete; zstyle ':completion:all-matches::::' completer _all_matches _complete
 zstyle ':completion:all-matches:*' insert yes
 zle -C all-matches complete-word _generic; bindkey -e; bindkey '^T' all-matches; bindkey '^I' complete-word
@@ -46,6 +48,8 @@ class Shell:
         self.closing = "'" if name == "zsh" else ""  # bash closes a quote after a complete word
         program = find_program(name)
         assert program is not None
+        if name == "zsh":
+            (folder / "zcompdump").write_bytes(_zsh_functions(program))
         setup = folder / f"setup.{name}"
         setup.write_text(SETUPS[name].format(ready=READY, folder=CRMCTL.parent, home=folder, script=script))
         self.terminal = pexpect.spawn(
@@ -94,6 +98,15 @@ class Shell:
 
     def close(self) -> None:
         self.terminal.close(force=True)
+
+
+@cache
+def _zsh_functions(zsh: Path) -> bytes:
+    """Return zsh's list of its own completion functions, which takes half a second to make; zsh makes another one if it does not fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = Path(folder, "zcompdump")
+        subprocess.run([zsh, "-f", "-c", 'autoload -Uz compinit; compinit -u -d "$1"', "zsh", dump], env=environment(), check=True)
+        return dump.read_bytes()
 
 
 def fish_candidates(script: Path, line: str) -> list[str]:
