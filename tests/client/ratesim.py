@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 import random
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,6 +99,9 @@ class World:
     waits: list[float] = field(default_factory=list)
 
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.ledger.close)
 
     def run(self, *, seconds: float = math.inf, requests: float = math.inf) -> World:
         """Run for a time, or until the service has accepted that many requests."""

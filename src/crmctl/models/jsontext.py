@@ -179,10 +179,6 @@ def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> 
     return _MARKED.sub(r"\1", text) if _MARK in text else text
 
 
-class JsonText(str):
-    """A document that is written already, as `dumps` would write it."""
-
-
 def spelling(value: Any) -> str:
     """Return the text of a number as its file spells it, and any other value as JSON."""
     return value.text if isinstance(value, SpelledFloat) else dumps(value)

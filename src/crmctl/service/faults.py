@@ -86,6 +86,12 @@ class Busy(Unavailable):
     """The service is overloaded: no turn, no lock or not enough time. The storage itself works."""
 
 
+class OutcomeUnknown(Fault):
+    """The storage failed while it committed: the change may have happened. A 503 would say that nothing was done."""
+
+    error = "outcome_unknown"
+
+
 class Held(Busy):
     """Other work must end first: a reader of a table that gets a new column, or the removal of an attribute whose slug is used again."""
 

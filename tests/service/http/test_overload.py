@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from crmctl.service.http import schemas
+from crmctl.service.http import endpoint, schemas
 from crmctl.service.store import records
 from crmctl.service.store.condition_sql import MAX_CONDITIONS
 from crmctl.service.store.engine import Engine, Tx, open_engine
 from tests.support.campaigns import rest_in_campaigns
 from tests.support.databases import ANY_ENGINE, ENGINES, fresh_database
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, wait_until
 from tests.support.service import RunningService, make_client, running_service
 from tests.support.wire import Wire
 
@@ -221,6 +222,25 @@ def test_a_body_nested_too_deeply_is_refused(service: RunningService) -> None:
     for depth in (65, 5000, 100_000):
         answer = service.client.post("/api/v1/objects", content=b"[" * depth + b"]" * depth)
         assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+
+
+def test_answers_that_clients_do_not_take_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of large records has up to 100 MB, and a client may take it slowly."""
+    monkeypatch.setattr(endpoint, "MOST_ANSWER_BYTES", 1_000_000)
+    with running_service(tmp_path / "data", background=False) as service:
+        people = f"/api/v1/objects/{service.object_id('people')}"
+        for number in range(9):
+            service.client.post(f"{people}/attributes", json={"name": f"Text {number}", "type": "text"})
+        large = {"data": {f"text_{number}": "x" * 99_000 for number in range(9)}}
+        assert service.client.post(f"{people}/records/bulk", json={"records": [large] * 9}).json()["created"] == 9
+        with Wire(service.base_url, service.key) as slow, service.client_with(service.key_for(["records:read"])) as stranger:
+            slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            slow.send(f"GET {people}/records HTTP/1.1\r\n{slow.headers}\r\n")
+            assert slow.answer(has_body=False)[0] == 200
+            assert_refused([service.client.get("/api/v1/members")])
+            assert service.client.post(f"{people}/records", json={"data": {}}).status_code == 201
+            assert stranger.get(f"{people}/records?limit=1").status_code == 200
+        wait_until(lambda: service.client.get("/api/v1/members").status_code == 200)
 
 
 @pytest.mark.parametrize("count", rest_in_campaigns([300, 1200]))

@@ -16,7 +16,8 @@ import pytest
 
 from crmctl.errors import ConfigError
 from crmctl.models import jsontext
-from crmctl.service.faults import Conflict, Fault, NotFound, Unavailable
+from crmctl.service.faults import Conflict, Fault, NotFound, OutcomeUnknown, Unavailable
+from crmctl.service.http.json_answers import answer_for
 from crmctl.service.server import make_first_key
 from crmctl.service.store import activities, change_log, keys, objects, records
 from crmctl.service.store.engine import Tx, open_engine
@@ -320,6 +321,26 @@ def test_a_commit_without_an_answer_is_looked_up(two: Stores, monkeypatch: pytes
     made = two[0].create(things)
     assert broken
     assert two[1].find(things) == [made]
+
+
+def test_a_commit_that_cannot_be_looked_up_may_have_happened(two: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    things = two[0].object("things")
+    real = psycopg.Pipeline.__exit__
+
+    def lose(pipeline: Any, *arguments: Any) -> None:
+        real(pipeline, *arguments)
+        raise psycopg.OperationalError("the connection is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(two[0].engine, "_pool_seconds", 0.0)
+        patch.setattr(psycopg.Pipeline, "__exit__", lose)
+        with pytest.raises(OutcomeUnknown) as raised:
+            two[0].create(things)
+    answer = answer_for(raised.value)
+    assert answer.status_code == 500  # a 503 would say that nothing was done
+    assert b'"error":"outcome_unknown"' in answer.body
+    assert b"may have happened" in answer.body
+    assert two[1].total(things) == 1
 
 
 def test_a_stopped_server_is_unavailable_until_it_restarts() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crmctl.errors import ConfigError
-from crmctl.service.faults import Unavailable
+from crmctl.service.faults import OutcomeUnknown, Unavailable
 from crmctl.service.store import keys, members, objects, records
 from crmctl.service.store.engine import Tx, open_engine
 from crmctl.service.store.record_tables import load_schema
@@ -43,6 +43,16 @@ def test_what_a_reader_remembers_ends_with_any_commit(sqlite_store: Store, sqlit
     other.write(lambda tx: records.create_record(tx, people, {"email": "ada@acme.com"}, ids=new_id, now=0.0))
     assert sqlite_store.total(people) == 1
     other.close()
+
+
+def test_after_a_failed_fsync_the_change_may_have_happened(sqlite_store: Store) -> None:
+    def fail(tx: Tx) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    with pytest.raises(OutcomeUnknown, match="may have happened"):
+        sqlite_store.engine.write(fail)
 
 
 def test_a_transaction_sees_its_own_changes_and_one_snapshot(sqlite_store: Store, sqlite_path: Path) -> None:

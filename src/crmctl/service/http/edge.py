@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from crmctl.clock import Clock
 from crmctl.service.context import Context
-from crmctl.service.faults import FAILURES, BadRequest, Unavailable, shown
+from crmctl.service.faults import FAILURES, BadRequest, OutcomeUnknown, Unavailable, shown
 from crmctl.service.http.connections import HEAD_LIMIT
 from crmctl.service.http.endpoint import PREFIX
 from crmctl.service.http.json_answers import CLOSE, answer_for, head_too_large, rate_limited, unauthorized
@@ -143,7 +143,8 @@ class Edge:
         except asyncio.CancelledError:
             # The service stops without waiting any longer; the outcome of the request is open.
             if exchange.status is None:
-                await answer_for(RuntimeError())(scope, receive, answer)
+                stopped = OutcomeUnknown("the service stopped before it had answered; a change may have happened")
+                await answer_for(stopped)(scope, receive, answer)
             raise
         except ClientDisconnect:
             exchange.status = CLIENT_GONE

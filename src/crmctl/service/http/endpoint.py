@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -21,11 +22,11 @@ from starlette.types import Scope
 from crmctl.frozen import frozen
 from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
-from crmctl.service.faults import Body, Fault, Forbidden
+from crmctl.service.faults import Body, Busy, Fault, Forbidden
 from crmctl.service.http import json_answers, schemas
 from crmctl.service.http.json_answers import JsonAnswer
 from crmctl.service.http.schemas import ERROR, REFERENCE, SHAPES, UUID_PATTERN, Parameter, document_parameters, read_query
-from crmctl.service.http.turns import LARGE, FairLimiter
+from crmctl.service.http.turns import LARGE, MOST_ANSWER_BYTES, FairLimiter
 from crmctl.service.store import logs
 from crmctl.service.store.keys import ApiKey
 from crmctl.service.store.records import ANY_VERSION, version_of
@@ -154,12 +155,14 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
             document = context.engine.write(lambda tx: handler(tx, call), within=call.within, by=logs.key(call.key.id))
         else:
             document = context.engine.read(lambda tx: handler(tx, call), within=call.within, helped=is_alone)
-        if not endpoint.is_versioned or "updatedAt" not in document:
-            return JsonAnswer(document, endpoint.status)
-        etag = f'"{version_of(document)}"'
-        if not endpoint.writes and is_known(request, etag):
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
-        return JsonAnswer(document, endpoint.status, {"ETag": etag})
+        headers = {}
+        if endpoint.is_versioned and "updatedAt" in document:
+            headers["ETag"] = etag = f'"{version_of(document)}"'
+            if not endpoint.writes and is_known(request, etag):
+                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        answer = JsonAnswer(document, endpoint.status, headers)
+        answer.sending = partial(context.work.sending, call.key.id)
+        return answer
 
     async def work(request: Request, query: Json, raw: bytes) -> Response:
         key = request.state.standing.key
@@ -175,6 +178,8 @@ def route(context: Context, endpoint: Endpoint, handler: Handler) -> NamedRoute:
 
         async def take_turn() -> Response:
             async with _places(context, endpoint, query).place(key.id, left()) as is_alone:
+                if not endpoint.writes and context.work.answer_bytes[key.id] > MOST_ANSWER_BYTES:
+                    raise Busy("clients of this key have yet to take large answers; nothing was done, try again")
                 if endpoint.is_short and _is_short(query):
                     return await context.work.read(lambda most: start(is_alone, most))
                 return await context.work.run(lambda: start(is_alone))

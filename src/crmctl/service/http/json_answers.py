@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from crmctl.models import jsontext
-from crmctl.models.jsontext import Json, JsonText
+from crmctl.models.jsontext import Json
 from crmctl.models.numbers import size_text
 from crmctl.service.faults import BadRequest, Fault
+
+PIECE = 256 * 1024
 
 
 def present(document: Json, *optional: str) -> Json:
@@ -21,14 +26,23 @@ def present(document: Json, *optional: str) -> Json:
 
 
 class JsonAnswer(Response):
-    """A document as UTF-8 JSON that keeps every digit of decimals and large integers. JsonText is sent as it is."""
+    """A document as UTF-8 JSON that keeps every digit of decimals and large integers. A bytearray is sent as it is."""
 
     media_type = "application/json"
+    sending: Callable[[int], AbstractContextManager[object]] = nullcontext
+    """Counts the bytes of the answer until its client has taken them."""
 
-    def render(self, content: Any) -> bytes:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        with self.sending(len(self.body)):
+            # In pieces: the connection would keep a second copy of what a slow client has not taken.
+            for start in range(0, len(self.body) or 1, PIECE):
+                piece, is_last = self.body[start : start + PIECE], start + PIECE >= len(self.body)
+                await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+
+    def render(self, content: Any) -> bytes | memoryview:
         # UTF-8 cannot encode half of a surrogate pair, quoted from a request; backslashreplace writes it as JSON does.
-        text = content if isinstance(content, JsonText) else jsontext.dumps(content)
-        return text.encode(errors="backslashreplace")
+        return memoryview(content) if isinstance(content, bytearray) else jsontext.dumps(content).encode(errors="backslashreplace")
 
 
 def bad_request(message: str, field: str | None = None) -> BadRequest:

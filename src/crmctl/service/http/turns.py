@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,9 @@ LARGE = 256 * 1024
 
 MOST_BODY_BYTES = 256 * 1024 * 1024
 """Most bytes of all bodies in memory at once."""
+
+MOST_ANSWER_BYTES = 64 * 1024 * 1024
+"""A key whose clients have yet to take more bytes of answers can only write: a list of large records has 100 MB."""
 
 ADMISSIONS = 4
 
@@ -99,6 +103,7 @@ class Work:
     writes: FairLimiter = field(default_factory=lambda: FairLimiter(6, 4))
     large_bodies: FairLimiter = field(default_factory=lambda: FairLimiter(4, 1))
     body_bytes: int = 0
+    answer_bytes: Counter[str] = field(default_factory=Counter)
     refused_at: float = -math.inf
     refusal: Unavailable | None = None
     """The last request that the storage refused; `refused_at` is on the monotonic clock."""
@@ -127,6 +132,15 @@ class Work:
             except Busy:
                 self._threads_until = time.monotonic() + THREADS_SECONDS
         return await on_thread()
+
+    @contextlib.contextmanager
+    def sending(self, key: str, size: int) -> Iterator[None]:
+        """Count the bytes of an answer to a key while it is sent."""
+        self.answer_bytes[key] += size
+        try:
+            yield
+        finally:
+            self.answer_bytes[key] -= size
 
     @contextlib.contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:

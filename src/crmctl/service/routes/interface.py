@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from crmctl.models.jsontext import Json, JsonText
+from crmctl.models.jsontext import Json
 from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.console.visits import CONSOLE, PORTAL, make_link
 from crmctl.service.definitions.definitions_file import Document, EntryNames, delete_entries, dump_sections, load_sections, parse_sections
@@ -135,19 +135,19 @@ WRITE: Json = {"body": schemas.RecordWrite, "conflicts": True, "is_versioned": T
 
 
 @endpoint("GET", RECORDS, "records:read", schemas.RECORDS, **LIST_QUERY)
-def list_records(tx: Tx, call: Call) -> JsonText:
+def list_records(tx: Tx, call: Call) -> bytearray:
     """List records, newest first."""
     return _page(tx, call, call.query)
 
 
 @endpoint("POST", RECORDS + "/search", "records:read", schemas.RECORDS, body=schemas.RecordSearch, optional_body=True, writes=False)
-def search_records(tx: Tx, call: Call) -> JsonText:
+def search_records(tx: Tx, call: Call) -> bytearray:
     """List records by a search body."""
     sort = call.body.get("sort") or {}
     return _page(tx, call, {**call.body, "sort": sort.get("field"), "order": sort.get("order")})
 
 
-def _page(tx: Tx, call: Call, query: Json) -> JsonText:
+def _page(tx: Tx, call: Call, query: Json) -> bytearray:
     sorting = (query.get("sort") or SORT.schema["default"], query.get("order") or ORDER.schema["default"])
     page = records.Paging(*sorting, int(query.get("limit", 50)), int(query.get("offset", 0)))
     conditions = [

@@ -26,7 +26,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from crmctl.errors import ConfigError, RejectedError, ServiceError, UsageError, reason
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import Busy, Held, Unavailable
+from crmctl.service.faults import Busy, Held, OutcomeUnknown, Unavailable
 from crmctl.service.store import record_tables
 from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.record_tables import load_schema
@@ -147,10 +147,6 @@ _COLLISIONS = (
 
 class _Lost(Exception):
     """The connection broke before the commit; nothing of the transaction remains."""
-
-
-class CommitUnknownError(Exception):
-    """The connection broke while committing, and the outcome is unknown."""
 
 
 class PostgresTx:
@@ -344,7 +340,7 @@ class PostgresEngine:
             self._pool.putconn(connection)
 
     def _has_committed(self, xid: str) -> bool:
-        """Whether a transaction whose commit was not answered has committed. Raises CommitUnknownError."""
+        """Whether a transaction whose commit was not answered has committed. Raises OutcomeUnknown."""
         deadline = time.monotonic() + self._pool_seconds
         while time.monotonic() < deadline:
             try:
@@ -356,7 +352,7 @@ class PostgresEngine:
             if row is not None and row[0] in ("committed", "aborted"):
                 return bool(row[0] == "committed")
             time.sleep(0.05)
-        raise CommitUnknownError("the connection to the database was lost while it committed")
+        raise OutcomeUnknown("the database went away while it committed; the change may have happened, so look before you send it again")
 
 
 @contextlib.contextmanager
@@ -367,8 +363,9 @@ def _telling_what_failed() -> Iterator[None]:
         yield
     except psycopg.OperationalError as error:
         raise ServiceError(f"the database failed: {reason(error)}", hint=hint) from error
-    except CommitUnknownError as error:
-        raise ServiceError(f"{error}: it may hold all of it or nothing", hint=hint, outcome_unknown=True) from error
+    except OutcomeUnknown as error:
+        message = "the database went away while it committed: it may hold all of it or nothing"
+        raise ServiceError(message, hint=hint, outcome_unknown=True) from error
 
 
 def _is_lost(error: psycopg.Error) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from crmctl.errors import ConfigError, StorageError, reason, storage_error
 from crmctl.models.jsontext import Json
-from crmctl.service.faults import Busy, Unavailable
+from crmctl.service.faults import Busy, Fault, OutcomeUnknown, Unavailable
 from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.tx import Params, Row, SqliteDialect, several_at_once
 from crmctl.values.folded_text import fold
@@ -52,7 +52,7 @@ _CANNOT_WRITE = {
     sqlite3.SQLITE_READONLY: "the database of the service cannot be written",
     sqlite3.SQLITE_CANTOPEN: "the database of the service cannot be opened",
 }
-"""Errors that leave nothing written. A failing fsync is not among them, because its outcome is unknown."""
+"""Errors that leave nothing written."""
 
 _TOO_LONG = "the request took too long and was given up; nothing was done"
 
@@ -289,13 +289,15 @@ class SqliteEngine:
         connection.close()
 
 
-def _fault(error: sqlite3.OperationalError, *, is_writing: bool) -> Unavailable | None:
+def _fault(error: sqlite3.OperationalError, *, is_writing: bool) -> Fault | None:
     """Return the fault for an error that callers can act on, else None."""
     code: int = error.sqlite_errorcode
     if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Busy("the database is in use by another process; nothing was done, try again")
     if code == sqlite3.SQLITE_INTERRUPT:
         return Busy(_TOO_LONG)
+    if code == sqlite3.SQLITE_IOERR_FSYNC and is_writing:
+        return OutcomeUnknown("the disk failed while the database committed; the change may have happened")
     problem = _CANNOT_WRITE.get(code) or _CANNOT_WRITE.get(code & 0xFF)
     return Unavailable(f"{problem}; nothing was written") if problem and is_writing else None
 
