@@ -269,24 +269,18 @@ def _refuse_unchosen(visit: Visit) -> None:
 
 def _typed(tx: Tx, visit: Visit) -> Json:
     entry: Json = {"name": visit.text("name"), "object": visit.text("object")}
-    if visit.text("description"):
-        entry["description"] = visit.text("description")
-    if conditions := definitions_of(tx, visit):
-        entry["filters"] = conditions
+    more: Json = {"description": visit.text("description"), "filters": definitions_of(tx, visit)}
     if visit.text("kind") == "groups":
-        if visit.text("groupBy"):
-            entry["groupBy"] = visit.text("groupBy")
-        if visit.text("groupPeriod"):
-            entry["groupPeriod"] = visit.text("groupPeriod")
         pairs = zip(visit.chosen("function"), visit.chosen("measured"), strict=False)
         entry["measures"] = [{"function": function} | ({"attribute": slug} if slug else {}) for function, slug in pairs if function]
-    elif visit.chosen("column"):
-        entry["columns"] = visit.chosen("column")
+        more |= {name: visit.text(name) for name in ("groupBy", "groupPeriod")}
+    else:
+        more["columns"] = visit.chosen("column")
     if visit.text("sort"):
         entry["sort"] = {"field": visit.text("sort"), "order": "desc" if visit.text("order") == "desc" else "asc"}
     if visit.text("limit"):
         entry["limit"] = int(visit.text("limit")) if visit.text("limit").isdecimal() else visit.text("limit")
-    return entry
+    return entry | {name: value for name, value in more.items() if value}
 
 
 def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:

@@ -269,17 +269,15 @@ def _templates() -> jinja2.Environment:
     templates.globals["notices"] = NOTICES
     templates.globals["version_of"] = lambda name: hashlib.sha256(static_file(name)).hexdigest()[:12]
     templates.filters |= {
-        "prefixed": lambda part, home: (home + part[0], part[1]),
-        **{"day": day, "moment": moment, "full_moment": full_moment, "pretty": pretty, "upto": counted_up_to, "size": size_text},
-        **{
-            "creator": creator_name,
-            "browser": browser_name,
-            "shortened": shortened,
-            "titled": titled,
-            "sentence": sentence,
-            "trigger": trigger_name,
-        },
+        "day": day,
+        "moment": moment,
+        "full_moment": full_moment,
+        "pretty": pretty,
+        "upto": counted_up_to,
+        "size": size_text,
     }
+    templates.filters |= {"creator": creator_name, "shortened": shortened, "titled": titled, "sentence": sentence, "trigger": trigger_name}
+    templates.filters["prefixed"] = lambda part, home: (home + part[0], part[1])
     macros = vars(templates.get_template("macros.html").module)
     templates.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}
     return templates

@@ -106,12 +106,9 @@ def _definition(tx: Tx, visit: Visit) -> WorkflowDefinition:
 
 def _heading(tx: Tx, visit: Visit) -> Json:
     entry: Json = {"name": visit.text("name"), "trigger": visit.text("trigger"), "enabled": "enabled" in visit.form}
-    for name in ("description", "object", "cron", "timezone"):
-        if visit.text(name):
-            entry[name] = visit.text(name)
-    if conditions := definitions_of(tx, visit):
-        entry["conditions"] = conditions
-    return entry
+    more: Json = {name: visit.text(name) for name in ("description", "object", "cron", "timezone")}
+    more["conditions"] = definitions_of(tx, visit)
+    return entry | {name: value for name, value in more.items() if value}
 
 
 def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
