@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from crmctl.errors import UsageError, reason, storage_error
-from crmctl.files.delimited import DelimitedSource, QuotedRecord, separator_of, split_records
+from crmctl.files.delimited import DelimitedSource, separator_of, split_records
 from crmctl.files.encodings import (
     GZIP_MAGIC,
     SAMPLE,
@@ -35,57 +35,32 @@ CLEAR_LEAD = 0.1
 """Required lead of the best candidate over the second, as a share of the sampled rows."""
 
 
-@frozen
-class DialectCandidate:
-    """Result of reading a sample with one candidate.
-
-    Number of cells in the header, share of rows with that width, and whether any row has several cells.
-    """
-
-    delimiter: str
-    width: int
-    consistency: float
-    splits_rows: bool
-
-
 def detect_delimiter(lines: Callable[[], Iterator[str]], name: str) -> str:
     """Return the delimiter of the text. `lines()` reads it from the start. Raises UsageError if two candidates fit."""
-    readings = [_read(lines(), candidate) for candidate in CANDIDATES]
-    splitting = sorted((reading for reading in readings if reading.width > 1), key=lambda reading: -reading.consistency)
-    if not splitting:
-        # A file with one column. If commas split no row, each row is one cell (a list `a;b`). Otherwise
-        # those rows are ragged and get findings.
-        splitting = [reading for reading in readings if reading.splits_rows]
-        if "," not in [reading.delimiter for reading in splitting]:
-            return ","
-        if len(splitting) > 1:
-            raise _tie(name, splitting)
-        return splitting[0].delimiter
-    if len(splitting) > 1 and splitting[0].consistency - splitting[1].consistency < CLEAR_LEAD:
-        raise _tie(name, [reading for reading in splitting if splitting[0].consistency - reading.consistency < CLEAR_LEAD])
-    return splitting[0].delimiter
-
-
-def _read(lines: Iterator[str], delimiter: str) -> DialectCandidate:
-    records: Iterator[QuotedRecord] = (record for record in split_records(lines, delimiter) if record.cells is not None)
-    header = next(records, None)
-    width = len(header.cells or ()) if header else 0
-    fitting, total, splits = 0, 0, False
-    for record in islice(records, SAMPLE_RECORDS):
-        cells = len(record.cells or ())
-        total += 1
-        fitting += cells == width and record.problem is None
-        splits = splits or cells > 1
-    return DialectCandidate(delimiter, width, fitting / total if total else 1.0, splits)
-
-
-def _tie(name: str, readings: list[DialectCandidate]) -> UsageError:
-    names = " and ".join(CANDIDATES[reading.delimiter] for reading in readings)
-    return UsageError(
-        f"{name} can be read with more than one delimiter: {names}",
-        hint=f"say which one it is, for example --delimiter {CANDIDATES[readings[0].delimiter]}",
-        code="ambiguous_delimiter",
-    )
+    shares: dict[str, float] = {}
+    """The share of rows as wide as the header, by the candidates that split the header."""
+    splitting = []
+    for delimiter in CANDIDATES:
+        records = (record for record in split_records(lines(), delimiter) if record.cells is not None)
+        sample = [(len(record.cells or ()), record.problem is None) for record in islice(records, 1 + SAMPLE_RECORDS)]
+        width, rows = sample[0][0] if sample else 0, sample[1:]
+        if width > 1:
+            shares[delimiter] = rows.count((width, True)) / len(rows) if rows else 1.0
+        elif any(cells > 1 for cells, _ in rows):
+            splitting.append(delimiter)
+    if not shares and "," not in splitting:
+        return ","  # a file with one column: each row is one cell (a list `a;b`)
+    # In a file with one column, rows with commas are ragged and get findings.
+    best = max(shares.values(), default=0.0)
+    close = [delimiter for delimiter in sorted(shares, key=lambda delimiter: -shares[delimiter]) if best - shares[delimiter] < CLEAR_LEAD]
+    first, *others = close or splitting
+    if others:
+        raise UsageError(
+            f"{name} can be read with more than one delimiter: {' and '.join(CANDIDATES[delimiter] for delimiter in (first, *others))}",
+            hint=f"say which one it is, for example --delimiter {CANDIDATES[first]}",
+            code="ambiguous_delimiter",
+        )
+    return first
 
 
 SUFFIXES = {
