@@ -328,11 +328,11 @@ def add_ended_run(service: RunningService, workflow: str, error: str | None) -> 
 
     def run(tx: Tx) -> str:
         start_by_hand(tx, workflow, {"email": "ada@example.com"}, **stamp)
-        for claimed in workflows.claim_runs(tx, 9, 9, 60.0, now=stamp["now"]):
+        for claimed in workflows.claim_runs(tx, 9, now=stamp["now"]):
             if error:
                 workflows.finish_run(tx, claimed, workflows.FAILED, error, **stamp)
             else:
-                workflows.advance_run(tx, claimed, {"activityId": new_id()}, 60.0, **stamp)
+                workflows.advance_run(tx, claimed, {"activityId": new_id()}, **stamp)
         return str(workflows.list_runs(tx, workflow, 1)[0]["id"])
 
     return service.engine.write(run)

@@ -12,7 +12,7 @@ from crmctl.service.jobs.worker import dispatch
 from crmctl.service.outbound.caller import Caller
 from crmctl.service.outbound.guard import TargetGuard
 from crmctl.service.store import workflows
-from crmctl.service.workflows.run_executor import LEASE_SECONDS, PER_WORKFLOW, Runs, start_due, start_for_events
+from crmctl.service.workflows.run_executor import Runs, start_due, start_for_events
 from tests.support.service import RunningService
 
 
@@ -69,7 +69,7 @@ class Machinery:
 
     def claim_all(self) -> list[workflows.Claimed]:
         """Claim the runs that another process would claim."""
-        return self.crm.engine.write(lambda tx: workflows.claim_runs(tx, 10, PER_WORKFLOW, LEASE_SECONDS, now=self.crm.clock.now()))
+        return self.crm.engine.write(lambda tx: workflows.claim_runs(tx, 10, now=self.crm.clock.now()))
 
     def claim(self) -> workflows.Claimed:
         """Claim the one waiting run."""

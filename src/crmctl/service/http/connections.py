@@ -106,7 +106,6 @@ class Connection(asyncio.Protocol):
         """Bytes since the last progress, in a head or around the chunks of a body."""
         self._discarded = 0
         self._refusal: Fault | None = None
-        self._is_refused = False
         self._deadline = self._reader_deadline = math.inf
         self._unsent = 0
         """Bytes that the client had not taken yet when `_reader_deadline` was set."""
@@ -348,14 +347,14 @@ class Connection(asyncio.Protocol):
         headers = [*answer.raw_headers, *self._registry.headers()]
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         first = f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
-        self._is_refused = True
+        self._refusal = refusal
         self.transport.write(first + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()
 
     def _leave(self, transport: asyncio.Transport) -> None:
         """Close, but let a client that is still sending read the answer first."""
         self._wait_for(CLOSING, REST_SECONDS)
-        if (self._is_refused or self._part == BODY) and transport.can_write_eof():
+        if (self._refusal or self._part == BODY) and transport.can_write_eof():
             transport.write_eof()
             self._flow.hold(False)
         else:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from crmctl.clock import SystemClock
-from crmctl.frozen import frozen
 from crmctl.models import jsontext
 from crmctl.models.jsontext import Json
 from crmctl.service.store.tx import Rows, Tx, all_in, to_micros
@@ -87,7 +86,6 @@ def forget(tx: Tx, table: str, before: float, most: int) -> int:
 
 
 _FAILED = "status >= 400"
-_COLUMNS = "at, request_id, key_id, method, route, status, micros, address"
 _REQUESTS = Rows(
     "request_log",
     "request",
@@ -97,8 +95,7 @@ _REQUESTS = Rows(
 )
 
 
-@frozen
-class LoggedRequest:
+class LoggedRequest(NamedTuple):
     """An answered request: `at` and its duration `micros` in microseconds, `route` the template of its path."""
 
     at: int
@@ -112,8 +109,8 @@ class LoggedRequest:
 
 
 def append(tx: Tx, requests: Sequence[LoggedRequest]) -> None:
-    rows = [tuple(getattr(request, column) for column in _COLUMNS.split(", ")) for request in requests]
-    tx.execute_many(f"INSERT INTO request_log ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    columns = ", ".join(LoggedRequest._fields)
+    tx.execute_many(f"INSERT INTO request_log ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", requests)
 
 
 def list_requests(

@@ -20,7 +20,7 @@ from crmctl.service.store.record_tables import require_description, require_name
 from crmctl.service.store.tx import Row, Rows, Stamp, Tx, all_in, execute_in, insert, required, to_micros, to_wire, update
 from crmctl.values.value_readers import canonical_uuid
 
-_COLUMNS = "id, name, trigger_event, object_id, plan, cron, timezone, next_due_at"
+_COLUMNS = "id, name, enabled, trigger_event, object_id, plan, cron, timezone, next_due_at"
 _WORKFLOWS = Rows(
     "workflow AS w LEFT JOIN crm_object AS o ON o.id = w.object_id",
     "workflow",
@@ -36,6 +36,7 @@ class StoredWorkflow:
 
     id: str
     name: str
+    is_enabled: bool
     trigger: str
     object_id: str | None
     plan: Json
@@ -45,8 +46,9 @@ class StoredWorkflow:
 
     @classmethod
     def of(cls, row: Row) -> StoredWorkflow:
-        workflow_id, name, trigger, object_id, plan, cron, timezone, at = row
-        return cls(workflow_id, name, trigger, object_id, jsontext.loads(plan), cron, timezone, None if at is None else at / 1_000_000)
+        workflow_id, name, enabled, trigger, object_id, plan, cron, timezone, at = row
+        due_at = None if at is None else at / 1_000_000
+        return cls(workflow_id, name, bool(enabled), trigger, object_id, jsontext.loads(plan), cron, timezone, due_at)
 
 
 def list_workflows(tx: Tx) -> list[Json]:
@@ -144,6 +146,12 @@ def delete_workflow(tx: Tx, workflow_id: str) -> None:
 
 PENDING, RUNNING, COMPLETED, FAILED, SKIPPED = "pending", "running", "completed", "failed", "skipped"
 
+PER_WORKFLOW = 4
+"""Most runs of one workflow under way over all processes: hanging calls leave the other places free."""
+
+LEASE_SECONDS = 30.0
+"""Longer than any step: a run whose lease ended belongs to a process that died."""
+
 _RUNS = Rows("workflow_run", "run", "id, status, title, trigger_event, error, started_at, completed_at, created_at")
 
 
@@ -234,16 +242,16 @@ def last_ended(tx: Tx, workflow_id: str) -> Json | None:
     return _RUNS.find(tx, "workflow_id = ? AND status IN (?, ?) ORDER BY number DESC", workflow_id, COMPLETED, FAILED)
 
 
-def has_waiting_runs(tx: Tx, per_workflow: int, *, now: float) -> bool:
-    return any(places > 0 for _, places in _free_places(tx, per_workflow, now))
+def has_waiting_runs(tx: Tx, *, now: float) -> bool:
+    return any(places > 0 for _, places in _free_places(tx, now))
 
 
-def claim_runs(tx: Tx, limit: int, per_workflow: int, lease_seconds: float, *, now: float) -> list[Claimed]:
-    """Take up to `limit` runs that wait or whose process died, oldest first; at most `per_workflow` of one workflow."""
+def claim_runs(tx: Tx, limit: int, *, now: float) -> list[Claimed]:
+    """Take up to `limit` runs that wait or whose process died, oldest first."""
     if tx.dialect.hold_claims:
         tx.execute(tx.dialect.hold_claims)
     at, claimed = to_micros(now), list[Claimed]()
-    for workflow_id, places in _free_places(tx, per_workflow, now):
+    for workflow_id, places in _free_places(tx, now):
         most = min(places, limit - len(claimed))
         if most > 0:
             rows = tx.all(
@@ -254,22 +262,22 @@ def claim_runs(tx: Tx, limit: int, per_workflow: int, lease_seconds: float, *, n
             claimed += [Claimed.of(row) for row in rows]
     tx.execute_many(
         "UPDATE workflow_run SET status = ?, attempts = ?, lease_until = ?, started_at = coalesce(started_at, ?) WHERE id = ?",
-        [(RUNNING, run.attempt, to_micros(now + lease_seconds), at, run.id) for run in claimed],
+        [(RUNNING, run.attempt, to_micros(now + LEASE_SECONDS), at, run.id) for run in claimed],
     )
     return claimed
 
 
-def begin_call(tx: Tx, run: Claimed, lease_seconds: float, *, now: float) -> Claimed:
+def begin_call(tx: Tx, run: Claimed, *, now: float) -> Claimed:
     """Note that the next step's call is about to be made. Raises LeaseLostError."""
-    _update(tx, run, "is_calling = 1, lease_until = ?", to_micros(now + lease_seconds))
+    _update(tx, run, "is_calling = 1, lease_until = ?", to_micros(now + LEASE_SECONDS))
     return replace(run, is_calling=True)
 
 
-def advance_run(tx: Tx, run: Claimed, result: Mapping[str, Any], lease_seconds: float, **stamp: Unpack[Stamp]) -> Claimed:
+def advance_run(tx: Tx, run: Claimed, result: Mapping[str, Any], **stamp: Unpack[Stamp]) -> Claimed:
     """Note the result of a step; the last one completes the run and adds its event. Raises LeaseLostError."""
     steps = [*run.steps, dict(result)]
     after = replace(run, steps=steps, step=run.step + 1, is_calling=False)
-    until = to_micros(stamp["now"] + lease_seconds)
+    until = to_micros(stamp["now"] + LEASE_SECONDS)
     _update(tx, run, "steps = ?, step = ?, is_calling = 0, lease_until = ?", jsontext.dumps(steps), after.step, until)
     if after.step == len(run.actions):
         finish_run(tx, after, COMPLETED, None, **stamp)
@@ -307,7 +315,7 @@ def forget_runs(tx: Tx, before: float) -> None:
     tx.execute("DELETE FROM workflow_run WHERE completed_at < ?", (to_micros(before),))
 
 
-def _free_places(tx: Tx, per_workflow: int, now: float) -> list[tuple[str, int]]:
+def _free_places(tx: Tx, now: float) -> list[tuple[str, int]]:
     """Return the workflows with waiting runs and their free places, the least busy first."""
     at = to_micros(now)
     rows = tx.all(
@@ -316,7 +324,7 @@ def _free_places(tx: Tx, per_workflow: int, now: float) -> list[tuple[str, int]]
         "WHERE r.workflow_id = w.id AND r.completed_at IS NULL AND r.lease_until <= ?) ORDER BY under_way, w.number",
         (at, at),
     )
-    return [(workflow_id, per_workflow - under_way) for workflow_id, under_way in rows]
+    return [(workflow_id, PER_WORKFLOW - under_way) for workflow_id, under_way in rows]
 
 
 def finish_run(tx: Tx, run: Claimed, status: str, error: str | None, **stamp: Unpack[Stamp]) -> None:

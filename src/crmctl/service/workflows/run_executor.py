@@ -11,7 +11,7 @@ from crmctl.models.jsontext import Json
 from crmctl.service.context import Context
 from crmctl.service.faults import BadRequest, Conflict, Forbidden, NotFound
 from crmctl.service.jobs.worker import ClaimingJob
-from crmctl.service.outbound.guard import ATTEMPT_SECONDS, USER_AGENT, CallFailedError
+from crmctl.service.outbound.guard import USER_AGENT, CallFailedError
 from crmctl.service.store import change_log, logs, records, workflows
 from crmctl.service.store.condition_sql import read_condition
 from crmctl.service.store.record_tables import load_schema
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from crmctl.service.outbound.caller import Caller
 
 AT_ONCE = 32
-PER_WORKFLOW = 4
-"""Most runs of one workflow under way over all processes: hanging calls leave the other places free."""
-
-LEASE_SECONDS = 2 * ATTEMPT_SECONDS
-"""Longer than any step: a run whose lease ended belongs to a process that died."""
-
 MOST_ATTEMPTS = 5
 """A run interrupted this often is given up: it may be what crashes the process."""
 
@@ -40,10 +34,10 @@ class Runs(ClaimingJob[Claimed]):
         self._caller = caller
 
     def is_due(self, tx: Tx) -> bool:
-        return workflows.has_waiting_runs(tx, PER_WORKFLOW, now=self._context.clock.now())
+        return workflows.has_waiting_runs(tx, now=self._context.clock.now())
 
     def claim(self, tx: Tx, most: int) -> list[Claimed]:
-        return workflows.claim_runs(tx, most, PER_WORKFLOW, LEASE_SECONDS, now=self._context.clock.now())
+        return workflows.claim_runs(tx, most, now=self._context.clock.now())
 
     def work(self, run: Claimed) -> None:
         """Do the remaining steps. Raises only errors that another try may get past; the lease decides when."""
@@ -74,7 +68,7 @@ class Runs(ClaimingJob[Claimed]):
 
             result = PERFORM[action["type"]](tx, filled, scope, {"ids": make, "now": now})
             workflows.note_origin(tx, run, changes)
-            return workflows.advance_run(tx, run, result, LEASE_SECONDS, ids=self._context.ids, now=now)
+            return workflows.advance_run(tx, run, result, ids=self._context.ids, now=now)
 
         return self._context.engine.write(change, by=logs.workflow(run.workflow_id))
 
@@ -87,16 +81,14 @@ class Runs(ClaimingJob[Claimed]):
         headers = {"content-type": "application/json", "user-agent": USER_AGENT, "idempotency-key": f"{run.id}-{run.step}"}
         headers |= {name.lower(): str(value) for name, value in filled.get("headers", {}).items()}
         body = jsontext.dumps(filled.get("body", scope)).encode()
-        calling = engine.write(lambda tx: workflows.begin_call(tx, run, LEASE_SECONDS, now=clock.now()))
+        calling = engine.write(lambda tx: workflows.begin_call(tx, run, now=clock.now()))
         try:
             status, _, _ = self._caller.post(str(filled["url"]), headers, body)
         except CallFailedError as problem:
             raise BadRequest(f"the call failed: {problem}") from None
         if not 200 <= status < 300:
             raise BadRequest(f"the call was answered with status {status}")
-        return engine.write(
-            lambda tx: workflows.advance_run(tx, calling, {"status": status}, LEASE_SECONDS, ids=self._context.ids, now=clock.now())
-        )
+        return engine.write(lambda tx: workflows.advance_run(tx, calling, {"status": status}, ids=self._context.ids, now=clock.now()))
 
 
 def _scope(run: Claimed) -> Json:
@@ -135,7 +127,7 @@ def start_by_hand(tx: Tx, workflow_id: str, data: Json | None, *, ids: Ids, now:
     Raises NotFound, Conflict for a disabled workflow, BadRequest.
     """
     workflow = workflows.load_workflow(tx, workflow_id)
-    if not workflows.get_workflow(tx, workflow_id)["enabled"]:
+    if not workflow.is_enabled:
         raise Conflict(f"the workflow {workflow.name!r} is disabled", {"workflowId": workflow.id})
     if len(jsontext.dumps(data).encode()) > MOST_DATA:
         raise BadRequest(f"data must have at most {MOST_DATA:,} bytes", {"field": "data"})
