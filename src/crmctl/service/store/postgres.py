@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import random
 import re
@@ -158,7 +159,7 @@ class PostgresTx:
     dialect = PostgresDialect()
 
     def __init__(
-        self, connection: Connection, pipeline: psycopg.Pipeline | None = None, end: float | None = None, by: str | None = None
+        self, connection: Connection, pipeline: psycopg.Pipeline | None = None, end: float = math.inf, by: str | None = None
     ) -> None:
         self._connection = connection
         self._pipeline = pipeline
@@ -190,7 +191,7 @@ class PostgresTx:
         return self._connection.execute(_native(sql), params).fetchall()
 
     def _look_at_the_clock(self) -> None:
-        if self._end is not None and time.monotonic() > self._end:
+        if time.monotonic() > self._end:
             raise Busy(_TOO_LONG)
 
 
@@ -219,10 +220,10 @@ class PostgresEngine:
         )
 
     def read(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False, helped: bool = True) -> T:
-        return self._repeat(_READ if helped else _READ_ALONE, fn, _end(within))
+        return self._repeat(_READ if helped else _READ_ALONE, fn, within)
 
     def write(self, fn: Callable[[PostgresTx], T], *, within: float | None = None, single: bool = False, by: str | None = None) -> T:
-        return self._repeat(_WRITE, fn, _end(within), by)
+        return self._repeat(_WRITE, fn, within, by)
 
     def rate_windows(self) -> RateWindows:
         return RateWindows(self.write)
@@ -273,9 +274,10 @@ class PostgresEngine:
         """Close idle connections now and the others when they return."""
         self._pool.close()
 
-    def _repeat(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], end: float | None, by: str | None = None) -> T:
+    def _repeat(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], within: float | None, by: str | None = None) -> T:
+        end = math.inf if within is None else time.monotonic() + within
         for tries in count(1):
-            if end is not None and time.monotonic() > end:
+            if time.monotonic() > end:
                 raise Busy(_TOO_LONG)
             try:
                 return self._attempt(begin, fn, end, by)
@@ -306,18 +308,17 @@ class PostgresEngine:
                 raise Unavailable("the database is not available; try again") from error
         raise AssertionError("unreachable")
 
-    def _attempt(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], end: float | None, by: str | None) -> T:
-        seconds_left = None if end is None else max(0.001, end - time.monotonic())
-        connection = self._pool.getconn(None if seconds_left is None else min(seconds_left, self._pool_seconds))
+    def _attempt(self, begin: tuple[str, ...], fn: Callable[[PostgresTx], T], end: float, by: str | None) -> T:
+        seconds_left = max(0.001, end - time.monotonic())
+        connection = self._pool.getconn(min(seconds_left, self._pool_seconds))
         xid: str | None = None
         try:
             with connection.pipeline() as pipeline:
                 for statement in begin:
                     connection.execute(statement)
-                if seconds_left is not None:
-                    connection.execute(
-                        _LIMITS, [f"{max(1, int(seconds * 1000))}ms" for seconds in (seconds_left, min(seconds_left, _LOCK_SECONDS))]
-                    )
+                if end < math.inf:
+                    limits = (seconds_left, min(seconds_left, _LOCK_SECONDS))
+                    connection.execute(_LIMITS, [f"{max(1, int(seconds * 1000))}ms" for seconds in limits])
                 numbered = connection.execute("SELECT pg_current_xact_id()::text") if begin is _WRITE else None
                 result = fn(PostgresTx(connection, pipeline, end, by))
                 if numbered is not None:
@@ -380,10 +381,6 @@ def _leave(connection: Connection) -> None:
         connection.rollback()
     except psycopg.Error:
         connection.close()
-
-
-def _end(within: float | None) -> float | None:
-    return None if within is None else time.monotonic() + within
 
 
 def _short(error: psycopg.Error) -> str:
