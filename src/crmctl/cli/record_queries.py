@@ -51,17 +51,6 @@ def shown_context(runtime: Runtime, *, strict: bool = False, agreed: bool = Fals
     return replace(context, named_at_hand=mirror.named_at_hand)
 
 
-def read_filter(runtime: Runtime, object_name: str, filters: Sequence[str] | None, *, strict: bool = False) -> RecordFilter:
-    """Return the filter of --filter. Raises UsageError for an invalid condition, with `strict` for an impossible one."""
-    from crmctl.client.query.record_filter import RecordFilter
-
-    if not filters:
-        return RecordFilter()
-    from crmctl.client.query.clauses import FilterReader
-
-    return FilterReader(query_context(runtime, strict=strict), object_name).read(filters)
-
-
 def check_references(context: QueryContext, object_name: str, record_filter: RecordFilter) -> None:
     """After an empty answer, warn about ids of missing records. Raises UsageError with --strict."""
     from crmctl.client.query.related_records import dangling_ids
@@ -76,10 +65,11 @@ def one_list(
     """Return the conditions that the service can apply to a list, and a test for the others, if any."""
     if not filters:
         return (), None
+    from crmctl.client.query.clauses import FilterReader
     from crmctl.client.query.record_query import RecordQuery
 
     context = query_context(runtime, strict=strict)
-    return RecordQuery(context, object_name, read_filter(runtime, object_name, filters, strict=strict)).one_list()
+    return RecordQuery(context, object_name, FilterReader(context, object_name).read(filters)).one_list()
 
 
 def approve_cost(runtime: Runtime, cost: ReadingCost, *, agreed: bool = False) -> None:

@@ -257,11 +257,13 @@ def _refuse_stray(runtime: Runtime, object_name: str, condition: Condition, reco
 
 
 def _only(runtime: Runtime, object_name: str, text: str, condition: Condition) -> Record:
-    from crmctl.cli.record_queries import query_context, read_filter
+    from crmctl.cli.record_queries import query_context
+    from crmctl.client.query.clauses import FilterReader
     from crmctl.client.query.record_query import RecordQuery
     from crmctl.models.resources import PAGE_LIMIT
 
-    query = RecordQuery(query_context(runtime), object_name, read_filter(runtime, object_name, [text]))
+    context = query_context(runtime)
+    query = RecordQuery(context, object_name, FilterReader(context, object_name).read([text]))
     page = next(query.pages(PAGE_LIMIT))
     strays = [record for record in page.items if not query.meets(record)]
     if len(page.items) == 1 or strays:

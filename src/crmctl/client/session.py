@@ -307,7 +307,9 @@ class Session:
             try:
                 result = self._try(call, slot, watch)
             except (NetworkError, ServiceError) as error:
-                if not isinstance(error, NetworkError) or not self._may_pass(error):
+                # A service that this process never reached is more likely down or misspelt than about to answer.
+                is_unreached = error.code == "connection_failed" and not self._is_reached
+                if not isinstance(error, NetworkError) or not error.retryable or is_unreached:
                     self._final(error, call)
                     raise
                 result = error
@@ -330,11 +332,6 @@ class Session:
             elif watch is not None:
                 watch.refused()
             self._pause(wait, result.status)
-
-    def _may_pass(self, error: NetworkError) -> bool:
-        """Whether another attempt may get an answer."""
-        # A service that this process never reached is more likely down or misspelt than about to answer.
-        return error.retryable and (self._is_reached or error.code != "connection_failed")
 
     def _try(self, call: _Call, slot: int, watch: AttemptObserver | None) -> Answer:
         """Make one attempt, tell the budget how it ended, and return the answer. Raises NetworkError and ServiceError."""

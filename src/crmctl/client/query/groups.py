@@ -325,7 +325,7 @@ def sample(query: RecordQuery, count: int, seed: int | None) -> list[Record]:
     records = [first.items[place] for place in places if place < len(first.items)]
     parts = _together([place for place in places if place >= len(first.items)])
     cost = ReadingCost(len(parts), f"reading {count:,} of {total:,} records of {query.object_name}", query.object_name)
-    if len(parts) > MANY_LISTS and not query.is_mirrored and query.agree(cost):
+    if len(parts) > MANY_LISTS and query.mirror is None and query.agree(cost):
         return sample(query, count, seed)
     for inside in parts:
         while inside:

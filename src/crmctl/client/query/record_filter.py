@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from itertools import product
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from crmctl.client.answers import ListQuery, Page
@@ -40,7 +41,7 @@ class LocalCondition:
 
 @frozen
 class Bound:
-    """A range of a record's time in microseconds, from `least` to before `below`. `conditions` ask the service for the same range."""
+    """A range of a record's time in microseconds, from `least` to before `below`. `conditions` ask the service for the same."""
 
     name: str
     least: int | None = None
@@ -105,10 +106,20 @@ class RecordFilter:
             self.is_impossible or other.is_impossible,
         )
 
-    def without_choices(self) -> RecordFilter:
-        """Return the filter with local tests in place of one list per value."""
-        tests = (LocalCondition(condition.admits) if condition.is_exact else condition for condition in self.local_conditions)
-        return replace(self, local_conditions=tuple(tests))
+    def lists(self) -> list[tuple[Condition, ...]]:
+        """Return the conditions of each list of the service; together the lists hold every matching record."""
+        base = self.conditions + tuple(condition for bound in self.bounds for condition in bound.conditions)
+        alternatives = [condition.conditions for condition in self.local_conditions if condition.conditions]
+        return [base + chosen for chosen in product(*alternatives)]
+
+    def decided_here(self, *, choices: bool = False, parts: bool = False, times: bool = False) -> RecordFilter:
+        """Return the filter with nothing but local tests for these kinds of conditions."""
+        local = tuple(
+            LocalCondition(condition.admits, remark=condition.remark) if (choices if condition.is_exact else parts) else condition
+            for condition in self.local_conditions
+        )
+        bounds = tuple(replace(bound, conditions=()) for bound in self.bounds) if times else self.bounds
+        return replace(self, local_conditions=local, bounds=bounds)
 
     def remarks(self) -> Sequence[str]:
         """Return the remarks of all local conditions, once records were read."""

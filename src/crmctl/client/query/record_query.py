@@ -5,10 +5,9 @@ from __future__ import annotations
 import heapq
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
-from itertools import chain, islice, product
+from itertools import chain, islice
 from typing import Any
 
 from crmctl.client.answers import Page, iterate, may_count_page
@@ -25,7 +24,6 @@ from crmctl.client.query.record_filter import (
     micros_at,
 )
 from crmctl.errors import RejectedError
-from crmctl.frozen import frozen
 from crmctl.models.ids import is_uuid, reference_ids
 from crmctl.models.resources import PAGE_LIMIT, Attribute, AttributeType, Record
 from crmctl.values.conditions import Test, elements_of, number_in, text_of, value_test
@@ -208,14 +206,6 @@ MANY_LISTS = 10
 """Number of lists beyond which crmctl checks whether reading the whole object takes fewer requests."""
 
 
-@frozen
-class _Trust:
-    """The optional kinds of conditions that crmctl sends to the service."""
-
-    times: bool = True
-    parts: bool = True
-
-
 class RecordQuery:
     """Records of an object that match a filter. Every method may raise the errors of requests.
 
@@ -238,15 +228,9 @@ class RecordQuery:
         """Number of matching records, if known without reading all of them."""
         self.has_body = record_filter.needs_body
         self._purpose = purpose
-        self._trust = _Trust()
         self._has_strays = False
-        self._mirror: RecordLists | None = None
+        self.mirror: RecordLists | None = None
         """The mirror, once it replaces the service."""
-
-    @property
-    def is_mirrored(self) -> bool:
-        """Whether the mirror replaces the service."""
-        return self._mirror is not None
 
     def fetch(self, limit: int, offset: int) -> Page[Record]:
         return self._page(self.wanted.conditions, self.order, limit, offset)
@@ -290,10 +274,10 @@ class RecordQuery:
             return self.wanted.conditions, None
         if self.wanted.is_impossible:
             return self.wanted.conditions, lambda _: False
-        self.wanted = self.wanted.without_choices()
+        self.wanted = self.wanted.decided_here(choices=True)
         self._readers(None, self.context.warn)
-        single = [prefilter.conditions[0] for prefilter in self.wanted.prefilters if self._trust.parts and len(prefilter.conditions) == 1]
-        times = [condition for bound in self.wanted.bounds if self._trust.times for condition in bound.conditions]
+        single = [prefilter.conditions[0] for prefilter in self.wanted.prefilters if len(prefilter.conditions) == 1]
+        times = [condition for bound in self.wanted.bounds for condition in bound.conditions]
         bounds = self.wanted.bounds
         conditions = (*self.wanted.conditions, *times, *single)
         return conditions, lambda record: self._admits(record) and all(bound.admits(record) for bound in bounds)
@@ -316,7 +300,7 @@ class RecordQuery:
         self._purpose = self._purpose or "to count them"
         self._choose_lists()
         if not self._decides_here and not record_filter.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
-            pages = [self._page(conditions, ListOrder(), PAGE_LIMIT, 0) for conditions in self._combinations(_Trust())]
+            pages = [self._page(conditions, ListOrder(), PAGE_LIMIT, 0) for conditions in self.wanted.lists()]
             totals = [page.total for page in pages if page.total is not None and not may_count_page(page)]
             if len(totals) == len(pages):
                 return sum(totals)
@@ -325,7 +309,7 @@ class RecordQuery:
     @property
     def _decides_here(self) -> bool:
         """Whether crmctl has to filter or sort the records of the service."""
-        return not self.wanted.is_exact or self.order.key is not None or bool(self.wanted.bounds and not self._trust.times)
+        return not self.wanted.is_exact or self.order.key is not None or not all(bound.conditions for bound in self.wanted.bounds)
 
     @property
     def _list_order(self) -> ListOrder:
@@ -354,7 +338,7 @@ class RecordQuery:
         return all(condition.is_exact or condition.admits(record) for condition in self.wanted.local_conditions)
 
     def _page(self, conditions: Sequence[Condition], order: ListOrder, limit: int, offset: int) -> Page[Record]:
-        lists: RecordLists = self._mirror or self.context.crm
+        lists: RecordLists = self.mirror or self.context.crm
         call = lists.search_records if self.has_body else lists.list_records
         page = self.context.directory.with_object(
             self.object_name,
@@ -368,12 +352,10 @@ class RecordQuery:
         return known_attributes(self.context.directory, self.object_name, self.context.tell) or ()
 
     @cached_property
-    def _find_stray(self) -> Callable[[Record], str | None]:
-        return stray_finder(self._attributes, self.wanted.conditions)
-
-    def meets(self, record: Record) -> bool:
-        """Whether the record may meet the conditions. A service that ignores them returns others."""
-        return self._find_stray(record) is None
+    def meets(self) -> Callable[[Record], bool]:
+        """Whether a record may meet the conditions. A service that ignores them returns others."""
+        find = stray_finder(self._attributes, self.wanted.conditions)
+        return lambda record: find(record) is None
 
     def _look_for_strays(self, conditions: Sequence[Condition], records: Sequence[Record]) -> None:
         """Warn once if the service returns records that do not match."""
@@ -393,7 +375,7 @@ class RecordQuery:
         total = self._page(self.wanted.conditions, ListOrder(), 1, 0).total
         pages = -(-total // PAGE_LIMIT) if total is not None else None
         if pages is not None and pages < count:
-            self.wanted = self.wanted.without_choices()
+            self.wanted = self.wanted.decided_here(choices=True)
         else:
             self.agree(
                 ReadingCost(count, f"reading {self.object_name} {self._what}, a list for each of {count:,} values", self.object_name)
@@ -401,43 +383,33 @@ class RecordQuery:
 
     def agree(self, cost: ReadingCost) -> bool:
         """Have the user approve a cost. True if the mirror replaces the service; crmctl then evaluates most conditions itself."""
-        self._mirror = self.context.agree(cost)
-        if self._mirror is not None:
-            self.wanted = self.wanted.without_choices()
-            self._trust = _Trust(times=False, parts=False)
-        return self._mirror is not None
-
-    def _combinations(self, trust: _Trust) -> list[tuple[Condition, ...]]:
-        record_filter = self.wanted
-        base = record_filter.conditions + tuple(
-            condition for bound in record_filter.bounds if trust.times for condition in bound.conditions
-        )
-        groups = [choice.conditions for choice in (*record_filter.choices, *(record_filter.prefilters if trust.parts else ()))]
-        return [base + combination for combination in product(*groups)]
+        self.mirror = self.context.agree(cost)
+        if self.mirror is not None:
+            self.wanted = self.wanted.decided_here(choices=True, parts=True, times=True)
+        return self.mirror is not None
 
     def _readers(self, stop: int | None, on_doubt: OnDoubt) -> list[ListReader]:
         """Open the lists with their first pages. Conditions that the service refuses or ignores are evaluated locally."""
-        record_filter = self.wanted
         refused: RejectedError | None = None
         while True:
-            sends_times = self._trust.times and bool(record_filter.bounds)
-            sends_parts = self._trust.parts and bool(record_filter.prefilters)
-            end = stop if sends_times or not record_filter.bounds else None
-            pages = (partial(self._page, conditions, self._list_order) for conditions in self._combinations(self._trust))
+            sends_times = any(bound.conditions for bound in self.wanted.bounds)
+            prefilters = self.wanted.prefilters
+            end = stop if sends_times or not self.wanted.bounds else None
+            pages = (partial(self._page, conditions, self._list_order) for conditions in self.wanted.lists())
             try:
                 readers = [ListReader(fetch, stop=end, on_doubt=on_doubt) for fetch in pages]
             except RejectedError as error:
                 refused = refused or error
-                if not sends_times and not sends_parts:
+                if not sends_times and not prefilters:
                     raise refused from None
-                self._trust = replace(self._trust, times=False) if sends_times else replace(self._trust, parts=False)
+                self.wanted = self.wanted.decided_here(times=sends_times, parts=not sends_times)
                 continue
             if sends_times and not self._heeds_times(readers):
                 self.context.tell("the service does not filter by time: crmctl does")
-                self._trust = replace(self._trust, times=False)
-            elif sends_parts and not all(looks_into(self._first_page, prefilter, readers) for prefilter in record_filter.prefilters):
+                self.wanted = self.wanted.decided_here(times=True)
+            elif not all(looks_into(self._first_page, prefilter, readers) for prefilter in prefilters):
                 self.context.tell("the service does not search inside composite values: crmctl evaluates them")
-                self._trust = replace(self._trust, parts=False)
+                self.wanted = self.wanted.decided_here(parts=True)
             else:
                 return readers
 
@@ -457,7 +429,7 @@ class RecordQuery:
         order = ListOrder(bound.name, "asc" if bound.least is None else "desc")
         return any(
             bound.admits(record)
-            for conditions in self._combinations(_Trust(times=False))
+            for conditions in self.wanted.decided_here(times=True).lists()
             for record in self._page(conditions, order, 1, 0).items
         )
 
@@ -466,7 +438,7 @@ class RecordQuery:
         record_filter = self.wanted
         bounds = record_filter.bounds
         try:
-            conditions = self._combinations(_Trust())[0]
+            conditions = self.wanted.lists()[0]
             now = self.context.now * MICROS  # no record is newer
             ends = [(bound.name, "asc") for bound in bounds if bound.least is not None]
             ends += [(bound.name, "desc") for bound in bounds if bound.below is not None and (bound.least is None or bound.below <= now)]
@@ -483,7 +455,7 @@ class RecordQuery:
 
     def _agree(self, readers: Sequence[ListReader], stop: int | None) -> bool:
         """Announce requests beyond those that return the answer. True if the mirror replaces the service."""
-        requests = sum(reader.requests_left for reader in readers) if self._mirror is None else 0
+        requests = sum(reader.requests_left for reader in readers) if self.mirror is None else 0
         if not requests or not (self._decides_here or self._purpose):
             return False
         if stop is not None and self.order.key is None:
