@@ -13,7 +13,7 @@ from crmctl.service.console.cells import cells_of, labels_in, reference_target, 
 from crmctl.service.console.noun_pages import actor_name
 from crmctl.service.console.record_form import FormField, changes, fields_for, fingerprints, merged, submitted
 from crmctl.service.console.record_list import label_of, labelled, list_path, object_of
-from crmctl.service.console.visits import ConsolePage, Redirect, Visit, day, moment, shortened
+from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.store import activities, objects, records
 from crmctl.service.store.record_history import History, read_history
@@ -139,26 +139,15 @@ def stored_form(tx: Tx, visit: Visit, attributes: Sequence[Json], data: Json) ->
 
 def ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
     crm_object, record = _opened(tx, visit)
-    referring = _referring(tx, visit, crm_object, record["id"])
-    refers = sum(group["total"] or 0 for group in referring)
-    lists = ", ".join(group["title"] for group in referring if group["total"] is None)
-    path = f"/records/{crm_object['slug']}/{record['id']}"
-    text = f"{refers:,} record{' refers' if refers == 1 else 's refer'} to it, and the links break. " if refers else ""
-    text += f"Lists that may name it are not counted here ({lists}). " if lists else ""
-    until = day(to_wire(to_micros(visit.now() + visit.context.settings.kept.history)))
     values = {
-        "title": f"Delete {label_of(tx, crm_object, record)}",
-        "text": f"{text}Activities keep naming it. You can undo this until {until}, on the next page or under Deleted.",
-        "linked": [
-            (f"/records/{group['object']['slug']}/{record_id}", name) for group in referring for record_id, name in group["records"]
-        ],
-        "linked_count": refers,
-        "action": f"{path}/delete",
+        "object": crm_object,
+        "record": record,
+        "label": label_of(tx, crm_object, record),
         "version": records.version_of(record),
-        "button": "Delete the record",
-        "back": path,
+        "referring": _referring(tx, visit, crm_object, record["id"]),
+        "until": to_wire(to_micros(visit.now() + visit.context.settings.kept.history)),
     }
-    return ConsolePage("confirm.html", values)
+    return ConsolePage("delete_record.html", values)
 
 
 def read_form(tx: Tx, fields: list[FormField]) -> tuple[Json, list[FormField], str | None]:
