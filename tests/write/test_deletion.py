@@ -191,6 +191,15 @@ def test_a_refusal_of_the_whole_request_is_narrowed_down_to_the_id() -> None:
     assert (outcome.done, len(outcome.failed)) == (7, 1)
 
 
+def test_a_record_called_missing_is_not_deleted_while_the_service_returns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Crm, "get_object", lambda *_: None)
+    server = BulkServer()
+    ids = server.seed([{"n": n} for n in range(3)])
+    server.faults = {n: Fault(status=404) for n in range(9)}
+    outcome = delete(server, [*ids, A])
+    assert (outcome.done, outcome.absent, len(outcome.failed), len(server.records)) == (1, 1, 3, 3)
+
+
 def test_a_refused_key_stops_at_once() -> None:
     server = BulkServer()
     ids = server.seed([{"n": n} for n in range(250)])
