@@ -93,6 +93,7 @@ def test_parts_are_spelled_as_existing_records_spell_them() -> None:
     people = {"id": "0b7ecf00-0000-4000-8000-000000000001", "slug": "people", "pluralName": "People", "isActive": True}
     fields = [{"id": f"a{slug}", "slug": slug, "type": kind, "name": slug} for slug, kind in (("name", "name"), ("home", "address"))]
     known = {"id": "r1", "data": {"name": {"firstName": "Ada", "lastName": "L"}, "home": {"postal_code": "1", "gate": "7"}}}
+    partial = {"id": "r2", "data": {"name": {"firstName": "Bob"}}}
     sent: list[Any] = []
 
     def write(asked: Any) -> Any:
@@ -104,6 +105,8 @@ def test_parts_are_spelled_as_existing_records_spell_them() -> None:
         f"GET /objects/{people['id']}/attributes": lambda _: {"attributes": fields},
         f"GET /objects/{people['id']}/records": lambda _: {"records": [known], "pagination": {"total": 1, "limit": 20, "offset": 0}},
         f"GET /objects/{people['id']}/records/r1": lambda _: known,
+        f"GET /objects/{people['id']}/records/r2": lambda _: partial,
+        f"PATCH /objects/{people['id']}/records/r2": write,
         f"PATCH /objects/{people['id']}/records/r1": write,
         f"POST /objects/{people['id']}/records": write,
     }
@@ -111,8 +114,10 @@ def test_parts_are_spelled_as_existing_records_spell_them() -> None:
         run_here("records", "create", "people", "--set", "name.first=Bob", "--set", "home.zip=2", env=fake.env).ok()
         run_here("records", "update", "people", "r1", "--set", "name.last=M", "--set", "home.zip=3", env=fake.env).ok()
         run_here("records", "update", "people", "r1", "--set", "home.gate=8", env=fake.env).ok()
+        run_here("records", "update", "people", "r2", "--set", "name.last=N", env=fake.env).ok()
     assert sent == [
         {"name": {"firstName": "Bob"}, "home": {"postal_code": "2"}},
         {"name": {"firstName": "Ada", "lastName": "M"}, "home": {"postal_code": "3", "gate": "7"}},
         {"home": {"postal_code": "1", "gate": "8"}},
+        {"name": {"firstName": "Bob", "lastName": "N"}},
     ]

@@ -95,6 +95,7 @@ def test_all_parts_replace_a_text() -> None:
     parts = dict.fromkeys(PART_NAMES["address"], "x")
     assert merge("address", parts, "1 Main St, Paris") == parts
     assert merge("name", {"first": "A", "last": "B"}, "Ada L", {"first": "x", "last": "y"}) == {"first": "A", "last": "B"}
+    assert merge("name", {"first": "A", "last": "B"}, "Ada L", {"firstName": "x", "lastName": "y"}) == {"firstName": "A", "lastName": "B"}
 
 
 def test_a_form_says_whether_records_differ() -> None:

@@ -36,7 +36,7 @@ def read_fields(
 
     Raises UsageError if neither is given or readable, RejectedError for an invalid value.
     """
-    from crmctl.values.composites import Given, Merger, currency_code, parse_assignments, without_bare_amounts
+    from crmctl.values.composites import Given, Merger, currency_code, lacks_part, parse_assignments, without_bare_amounts
 
     default_currency = currency_code(currency)
     check_given(assignments, data)
@@ -59,7 +59,9 @@ def read_fields(
     if not parts:
         return assigned.data
     base = {slug: assigned.data[slug] if slug in assigned.parts and slug in assigned.data else shown.current.get(slug) for slug in parts}
-    forms = {slug: shown.form(by_slug[slug]) for slug in parts if base[slug] in (None, "", [], {})}
+    forms = {
+        slug: shown.form(by_slug[slug]) for slug, said in parts.items() if not base[slug] or lacks_part(by_slug[slug], said, base[slug])
+    }
     return assigned.data | Merger(by_slug, forms, default_currency).merge_all(parts, base)
 
 

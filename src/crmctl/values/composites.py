@@ -90,6 +90,11 @@ def part_name(attribute: Attribute, part: str, form: Form) -> str:
     return part
 
 
+def lacks_part(attribute: Attribute, parts: Parts, value: Any) -> bool:
+    """Whether the value is an object without one of these parts, so that other records must show its name."""
+    return isinstance(value, dict) and any(part_name(attribute, part, Form(keys=(*value,))) not in value for part in parts)
+
+
 def knows_part(attribute: Attribute, part: str, form: Form) -> bool:
     """Whether values of the attribute have the part: a usual one, or one in existing records."""
     return usual_name(attribute, part) is not None or fold(part) in map(fold, form.keys)
@@ -200,7 +205,7 @@ class Merger:
         usual = _usual(attribute, parts)
         if attribute.type == AttributeType.CURRENCY and list(usual) == ["amount"] and not isinstance(current, str):
             return usual["amount"]
-        new = compose(attribute, {part: value for part, value in parts.items() if value is not None}, form)
+        new = compose(attribute, {part_name(attribute, part, form): value for part, value in parts.items() if value is not None}, form)
         plain = compose(attribute, usual, Form(plain=True))
         names = PART_NAMES.get(attribute.type or "", {})
         every = {usual_name(attribute, key) or fold(key) for key in form.keys if len(form.keys) > 1} or {*names}
