@@ -12,8 +12,8 @@ from crmctl.plan.audit import audit
 from crmctl.plan.import_run import rows_of
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import further_records
 from crmctl.write.journal import DUPLICATE, Journal
+from crmctl.write.send_context import further_records
 from tests.support.answerruns import AnsweringService, AnswerPlay, know_truth, rows_of_play
 from tests.support.bulkjobs import Prepared, header
 from tests.support.clock import FakeClock

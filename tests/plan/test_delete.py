@@ -23,9 +23,9 @@ from crmctl.plan.deletions import DeleteSummary, Deletion
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
 from crmctl.read.read_back import Walk
-from crmctl.write import effect, in_flight
-from crmctl.write.in_flight import DeliveryOptions, SendContext
+from crmctl.write import effect, send_context
 from crmctl.write.journal import Journal
+from crmctl.write.send_context import DeliveryOptions, SendContext
 from tests.support.bulkjobs import Silent
 from tests.support.campaigns import rest_in_campaigns
 from tests.support.inprocess import run_here
@@ -207,7 +207,7 @@ def confirm_nothing(patch: pytest.MonkeyPatch) -> None:
         delete(*words, **options)
         raise ServiceError("boom", status=500, outcome_unknown=True)
 
-    patch.setattr(in_flight, "PATIENCE", Backoff(first=0.0, jitter=0.0))
+    patch.setattr(send_context, "PATIENCE", Backoff(first=0.0, jitter=0.0))
     patch.setattr(Crm, "bulk_delete", bulk_delete)
 
 

@@ -20,9 +20,9 @@ from crmctl.config.credentials import Credential
 from crmctl.errors import RejectedError
 from crmctl.files.validation import Batch, entry_of
 from crmctl.write.database import JobState, RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import effort, exit_code
 from crmctl.write.journal import BEFORE, Journal
+from crmctl.write.send_context import DeliveryOptions
 from crmctl.write.sender import EntrySpool
 from tests.support.bulkjobs import Prepared, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault

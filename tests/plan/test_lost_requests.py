@@ -15,8 +15,8 @@ from crmctl.plan.import_run import RunResult
 from crmctl.write import database
 from crmctl.write.database import FILE_NAME as MARK
 from crmctl.write.database import HighWaterMark, JobState, Mark, RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import FILE_NAME, Journal
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkjobs import new_journal, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.clock import FakeClock

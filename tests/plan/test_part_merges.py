@@ -27,8 +27,8 @@ from crmctl.plan.undo_updates import Updates, written_rows
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent

@@ -24,9 +24,9 @@ from crmctl.plan.results import outcome_of
 from crmctl.plan.resume import RepairRequest, RepairResult, repair
 from crmctl.plan.undo import Undo, UndoRequest, undo
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
 from crmctl.write.journal import RowEntry
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID

@@ -16,7 +16,7 @@ from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult, Record
 from crmctl.plan.edit import EditRequest, edit
 from crmctl.plan.undo_deletions import Recreation
-from crmctl.write import effect, in_flight, reconcile
+from crmctl.write import effect, reconcile, send_context
 from crmctl.write.database import RowState
 from tests.plan.test_merges import Case
 from tests.plan.test_update import COUNT, SET, expected, held, people
@@ -62,7 +62,7 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(Crm, "update_record", update_record)
     at_once = Backoff(first=0.0, jitter=0.0)
     monkeypatch.setattr(effect, "LOOKS", at_once)
-    for module in (in_flight, reconcile):
+    for module in (send_context, reconcile):
         monkeypatch.setattr(module, "PATIENCE", at_once)
     yield left
     left[0] = 0

@@ -21,8 +21,8 @@ from crmctl.client.transport import Response
 from crmctl.plan.import_run import run_import
 from crmctl.plan.job_start import ImportRun
 from crmctl.write.database import JobState, RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal, surplus_records
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkjobs import NO_HOOKS, Prepared, Silent, header
 from tests.support.faultruns import FOLDER, ORIGIN, MovingClock, audit_job, client_of, repeatable_turns
 from tests.support.faultservice import Fault, FaultService, Habits, Lost, json_response

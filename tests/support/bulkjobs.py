@@ -12,8 +12,8 @@ from crmctl.clock import Clock
 from crmctl.models.findings import Finding
 from crmctl.plan.import_run import RunResult, run_import
 from crmctl.plan.job_start import ImportRun
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Header, Journal
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkserver import OBJECT_ID
 from tests.support.clock import FakeClock
 

@@ -28,8 +28,8 @@ from crmctl.plan.import_run import rows_of, run_import
 from crmctl.plan.job_start import ImportRun
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobState, RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal, RowEntry, surplus_records
+from crmctl.write.send_context import DeliveryOptions
 from crmctl.write.sender import Delivery
 from tests.support.bulkjobs import NO_HOOKS, Prepared, Silent, header
 from tests.support.clock import START, FakeClock

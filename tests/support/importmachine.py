@@ -37,9 +37,9 @@ from crmctl.plan.undo_updates import Updates
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import JobState, RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Journal, surplus_records
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent

@@ -25,8 +25,8 @@ from crmctl.plan.undo import Undo, WrittenRecords, carry_out, plan_undo
 from crmctl.plan.undo_updates import Updates
 from crmctl.read.read_back import Reader
 from crmctl.read.stable_pages import SeenIds
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkjobs import Silent

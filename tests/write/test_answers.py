@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import surplus_records
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.answerruns import ALTERATIONS, ANSWERS, AnswerPlay, play
 from tests.support.bulkjobs import Silent, new_journal, prepared, run
 from tests.support.campaigns import rest_in_campaigns

@@ -16,8 +16,8 @@ from crmctl.client.transport import HttpTransport, Response
 from crmctl.config.credentials import Credential
 from crmctl.plan.import_run import RunResult
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import DOUBTED, Journal
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkjobs import Silent, header, new_journal, prepared, run
 from tests.support.bulkserver import BulkServer
 from tests.support.clock import FakeClock

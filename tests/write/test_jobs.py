@@ -25,8 +25,8 @@ from crmctl.plan.job_start import ImportJob, ImportTarget, JobOptions, start_imp
 from crmctl.plan.results import ImportResult, write_results
 from crmctl.plan.resume import choose_job, reopen
 from crmctl.write.database import JobState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkcontext import QuietContext
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID, BulkServer, Fault

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.journal import Journal
+from crmctl.write.send_context import DeliveryOptions
 from tests.support.bulkjobs import Prepared, Silent, header, prepared, run
 from tests.support.bulkserver import BulkServer, Fault
 from tests.support.clock import FakeClock

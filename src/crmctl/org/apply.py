@@ -39,8 +39,8 @@ from crmctl.schema.apply import apply as apply_schema
 from crmctl.schema.schema_document import read_service
 from crmctl.values.object_spec import ObjectSpec
 from crmctl.write.database import JobState, RowState
-from crmctl.write.in_flight import SETTLE_SECONDS
 from crmctl.write.journal import Journal
+from crmctl.write.send_context import SETTLE_SECONDS
 
 LISTED = 100
 """Most entries of a list in an error; the result lists all."""

@@ -24,10 +24,10 @@ from crmctl.read.read_back import Baseline, Reader, Walk, is_after, read_newest
 from crmctl.read.records import find
 from crmctl.values.equality import canonical
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import SETTLE_SECONDS, further_records, known
 from crmctl.write.journal import DOUBTED, DUPLICATE, Header, Journal, entries_of, is_undone, last_sent_at, records_made, surplus_records
 from crmctl.write.methods import CONTROL_SECONDS, explain, methods, recognitions
 from crmctl.write.reconcile import LOOKS
+from crmctl.write.send_context import SETTLE_SECONDS, further_records, known
 
 FEW_RECORDS = 3
 """With fewer records, none shows what the service makes of values."""

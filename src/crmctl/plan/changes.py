@@ -47,8 +47,8 @@ from crmctl.values.composites import Merger, currency_code, parse_assignments
 from crmctl.values.equality import is_unchanged
 from crmctl.values.filters import Condition, format_condition
 from crmctl.write.database import JobKind, JobState, RowState
-from crmctl.write.in_flight import write_requests
 from crmctl.write.jobs import Summary
+from crmctl.write.send_context import write_requests
 
 
 @dataclass

@@ -39,9 +39,9 @@ from crmctl.plan.results import ImportResult, service_words
 from crmctl.read.records import KnownRecords, read_known, read_one
 from crmctl.write.database import JobKind, RowState
 from crmctl.write.effect import delete_records
-from crmctl.write.in_flight import DeliveryOptions, WriteBatch, write_requests
 from crmctl.write.jobs import effort
 from crmctl.write.journal import Journal, RowEntry, doubtful, entries_of
+from crmctl.write.send_context import DeliveryOptions, WriteBatch, write_requests
 
 NAMED_RECORDS = 5
 """The number of records a confirmation prompt names."""

@@ -35,8 +35,8 @@ from crmctl.plan.row_actions import AMBIGUOUS, Resolution, Resolver, resolver_of
 from crmctl.read.read_back import Reader
 from crmctl.read.records import reading_cost
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import write_requests
 from crmctl.write.jobs import FeedCounts, Summary
+from crmctl.write.send_context import write_requests
 
 Report = Callable[[Finding], None]
 

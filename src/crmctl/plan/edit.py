@@ -24,8 +24,8 @@ from crmctl.plan.requests import store_of
 from crmctl.plan.results import ImportResult
 from crmctl.values.composites import Given, without_bare_amounts
 from crmctl.write.database import JobKind
-from crmctl.write.in_flight import DeliveryOptions, WriteBatch
 from crmctl.write.journal import BEFORE
+from crmctl.write.send_context import DeliveryOptions, WriteBatch
 
 NAME = "records edit"
 """The origin of the row, as shown in job lists."""

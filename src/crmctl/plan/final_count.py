@@ -33,10 +33,10 @@ from crmctl.read.read_back import LONG_READ, Reader
 from crmctl.values.equality import canonical
 from crmctl.write.database import MAY_BE_THERE, BatchState, RowState
 from crmctl.write.evidence import Evidence, FinalCount, Sent
-from crmctl.write.in_flight import SendContext, further_records, samples
-from crmctl.write.journal import DUPLICATE, Journal, RowEntry, SentBatch, add_rivals, entries_of, records_made
+from crmctl.write.journal import DUPLICATE, Journal, RowEntry, SentBatch, add_rivals, created_in, entries_of, records_made
 from crmctl.write.methods import CONTROL_SECONDS, recognitions
 from crmctl.write.reconcile import LONG_WAIT
+from crmctl.write.send_context import SendContext, further_records, samples
 
 LOOKS = Backoff(longest=8.0, jitter=0.0)
 MOST_ALTERED = 20_000
@@ -573,11 +573,6 @@ def _write_down(journal: Journal, ledger: _Ledger, among: Collection[int] | None
     return _question(journal, [ledger.rows[row] for row in sorted(created) if among is None or row in among])
 
 
-def _created_in(journal: Journal, batch: SentBatch) -> int:
-    rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
-    return sum(numbers.get(ordinal) == batch.number and entry.state is RowState.CREATED for ordinal, entry in rows.items())
-
-
 def _question(journal: Journal, missing: Sequence[Entry]) -> RunResult:
     """Put acknowledged rows without a record in doubt. Only the rows of whole missing batches may be sent again."""
     if not missing:
@@ -585,6 +580,6 @@ def _question(journal: Journal, missing: Sequence[Entry]) -> RunResult:
     batches: dict[int, list[Entry]] = defaultdict(list)
     for entry in missing:
         batches[journal.batches_of(entry.ordinal, entry.ordinal)[entry.ordinal]].append(entry)
-    is_whole = all(len(entries) == _created_in(journal, batch) for batch in journal.batches() if (entries := batches.get(batch.number)))
+    is_whole = all(len(entries) == created_in(journal, batch) for batch in journal.batches() if (entries := batches.get(batch.number)))
     journal.question({number: Batch(tuple(entries)) for number, entries in batches.items()}, VANISHED)
     return RunResult(notes=(f"rows that the service accepted and does not list: {len(missing):,}",), sends_again=is_whole)

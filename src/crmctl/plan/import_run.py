@@ -31,10 +31,10 @@ from crmctl.plan.job_start import ImportRun, InputRows
 from crmctl.read.read_back import Baseline, Reader
 from crmctl.values.moments import micros_of
 from crmctl.write.database import BatchState, JobState, RowState
-from crmctl.write.in_flight import AS_OF, SendContext, SentRows
 from crmctl.write.jobs import effort
-from crmctl.write.journal import TARGET, Journal, doubtful, entries_of
+from crmctl.write.journal import TARGET, Journal, created_in, doubtful, entries_of
 from crmctl.write.reconcile import Reconciler, Task
+from crmctl.write.send_context import AS_OF, SendContext, SentRows
 from crmctl.write.sender import Delivery, EntrySpool
 
 if TYPE_CHECKING:
@@ -96,11 +96,7 @@ def _last_confirmed(journal: Journal) -> tuple[int, int, float, float] | None:
         if batch.state is BatchState.CONFIRMED and batch.created == batch.size == batch.last - batch.first + 1:
             return batch.first, batch.last, batch.sent_at, batch.settled_at or batch.sent_at
     for batch in batches:
-        if batch.state is not BatchState.RECONCILED:
-            continue
-        rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
-        ordinals = range(batch.first, batch.last + 1)
-        if all(numbers.get(ordinal) == batch.number and rows[ordinal].state is RowState.CREATED for ordinal in ordinals):
+        if batch.state is BatchState.RECONCILED and created_in(journal, batch) == batch.last - batch.first + 1:
             return batch.first, batch.last, batch.sent_at, journal.clock.now()
     return None
 

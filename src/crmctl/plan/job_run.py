@@ -24,9 +24,9 @@ from crmctl.plan.requests import note_if_empty, store_of
 from crmctl.plan.results import FindingLog, ImportResult, outcome_of, service_words, write_results
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState, RowState
-from crmctl.write.in_flight import DeliveryOptions, WriteBatch
 from crmctl.write.jobs import JobInfo, JobStore, effort, summarize
 from crmctl.write.journal import BEFORE, DOUBTED, FILE_NAME, TARGET, WHOLE, Journal, entries_of
+from crmctl.write.send_context import DeliveryOptions, WriteBatch
 
 if TYPE_CHECKING:
     from crmctl.match.keys import KeyIndex
@@ -212,7 +212,7 @@ def run_job(context: BulkContext, hooks: JobHooks, delivery: DeliveryOptions, fa
     written.
     """
     job, findings = hooks.job, FindingLog(context.listener.report)
-    plan = ImportPlan.from_document(job.journal.header.plan)
+    plan = job.input.plan
     is_import = job.journal.header.kind == JobKind.IMPORT
     for note in (*job.input.source.dialect.told, *job.input.mapping.notes) if is_import else ():
         context.listener.note(note)

@@ -21,9 +21,9 @@ from crmctl.models.resources import Attribute
 from crmctl.plan.import_plan import Guard, ImportPlan, PlannedInput, file_digest, open_input
 from crmctl.version import __version__
 from crmctl.write.database import JobKind
-from crmctl.write.in_flight import SendContext
 from crmctl.write.jobs import JobStore
 from crmctl.write.journal import Header, Journal
+from crmctl.write.send_context import SendContext
 
 if TYPE_CHECKING:
     from crmctl.client.answers import Page

@@ -18,8 +18,8 @@ from crmctl.plan.audit import capture_ids
 from crmctl.plan.import_run import deliver
 from crmctl.values.attribute_types import Trait, types_with
 from crmctl.write.database import ORPHANED, HighWaterMark, JobState, RowState
-from crmctl.write.in_flight import SendContext, SentRows
 from crmctl.write.journal import BEFORE, FILE_NAME, Header, Journal, RowEntry
+from crmctl.write.send_context import SendContext, SentRows
 
 
 @contextmanager

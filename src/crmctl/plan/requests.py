@@ -26,8 +26,8 @@ from crmctl.plan.job_start import ImportTarget
 from crmctl.values.attribute_types import COMPOSITE_TYPES
 from crmctl.values.composites import currency_code
 from crmctl.values.moments import MICROS
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobStore
+from crmctl.write.send_context import DeliveryOptions
 
 if TYPE_CHECKING:
     from crmctl.client.answers import Page

@@ -30,9 +30,9 @@ from crmctl.plan.requests import RunRequest, check_places, resolve_target, store
 from crmctl.plan.results import ImportResult, duplicates_text, lacks_files, write_results
 from crmctl.read.read_back import Reader
 from crmctl.write.database import JobKind, JobState
-from crmctl.write.in_flight import DeliveryOptions
 from crmctl.write.jobs import JobInfo, JobStore, refuse_running
 from crmctl.write.journal import DUPLICATE, Header, Journal
+from crmctl.write.send_context import DeliveryOptions
 from crmctl.write.steps import Step, StepKind, StepSender, take_steps
 
 

@@ -25,9 +25,9 @@ from crmctl.read.stable_pages import SeenIds
 from crmctl.values.composites import Merger
 from crmctl.values.equality import is_unchanged
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import AS_OF
 from crmctl.write.jobs import FEED_COUNTS
 from crmctl.write.journal import BEFORE, TARGET, WHOLE, Journal, entries_of
+from crmctl.write.send_context import AS_OF
 
 if TYPE_CHECKING:
     from crmctl.match.key_lookups import Lookup

@@ -34,8 +34,8 @@ from crmctl.read.records import Cost, announced, find, read_one
 from crmctl.read.stable_pages import SeenIds
 from crmctl.write.database import ABANDONED, JobKind, JobState, RowState
 from crmctl.write.effect import Attributes, StepStanding, changed_last, standing
-from crmctl.write.in_flight import DeliveryOptions, SendContext, SentRows, write_requests
 from crmctl.write.journal import BEFORE, UNDONE, Journal, entries_of, mark_undone, surplus_records
+from crmctl.write.send_context import DeliveryOptions, SendContext, SentRows, write_requests
 from crmctl.write.steps import Step, StepKind, StepOutcome, StepSender, deletions, take_steps
 
 if TYPE_CHECKING:

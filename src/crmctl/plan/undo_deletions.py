@@ -33,8 +33,8 @@ from crmctl.read.records import PAGE_STEP, all_activities, fetch, swap_links
 from crmctl.read.stable_pages import SeenIds
 from crmctl.values.equality import as_sent, canonical
 from crmctl.write.database import JobState, RowState
-from crmctl.write.in_flight import DeliveryOptions, SendContext
 from crmctl.write.journal import FILE_NAME, entries_of, mark_undone
+from crmctl.write.send_context import DeliveryOptions, SendContext
 from crmctl.write.steps import Step, StepKind, StepSender, StepState
 
 FOLDER, LINKS_FOLDER = "undo", "undo-links"

@@ -32,8 +32,8 @@ from crmctl.plan.undo_deletions import LostRecords, Recreation, recreate
 from crmctl.plan.undo_updates import LISTED, UndoReport
 from crmctl.read.records import swap_links
 from crmctl.write.database import JobState
-from crmctl.write.in_flight import DeliveryOptions, SendContext, write_requests
 from crmctl.write.jobs import JobInfo, refuse_running
+from crmctl.write.send_context import DeliveryOptions, SendContext, write_requests
 from crmctl.write.steps import Step, StepKind, StepState
 
 OPEN = (GroupState.MERGED, GroupState.PARTLY, GroupState.MERGING, GroupState.UNDONE)

@@ -21,7 +21,7 @@ from crmctl.read.read_back import Reader
 from crmctl.read.records import read_one
 from crmctl.values.equality import alike, canonical, is_same
 from crmctl.values.moments import MICROS, micros_of, micros_of_date, seconds_of
-from crmctl.write.in_flight import samples
+from crmctl.write.send_context import samples
 
 
 class StepStanding(StrEnum):

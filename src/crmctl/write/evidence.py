@@ -16,9 +16,9 @@ from crmctl.match.record_match import Recognition, RecordMatch, match
 from crmctl.models.resources import PAGE_LIMIT, SMALLEST_PAGE, Record
 from crmctl.read.read_back import LONG_READ, MOST_PAGES, Baseline, Enough, Reader, ReadResult, Unusable, moment_of, read_newest
 from crmctl.write.database import RowState
-from crmctl.write.in_flight import known
 from crmctl.write.journal import Journal, doubtful, records_made
 from crmctl.write.methods import Confirmed, Method, altered_attributes, explain, methods, showing
+from crmctl.write.send_context import known
 
 FEWER = "its lists are old, or somebody deletes records"
 MORE = "somebody else creates records, or rows are there twice; crmctl bulk repair looks for those"

@@ -584,5 +584,11 @@ def surplus_records(journal: Journal) -> dict[int, list[str]]:
     return dict(sorted(surplus.items()))
 
 
+def created_in(journal: Journal, batch: SentBatch) -> int:
+    """Return how many rows were last sent with this batch and are created."""
+    rows, numbers = journal.rows(batch.first, batch.last), journal.batches_of(batch.first, batch.last)
+    return sum(numbers.get(ordinal) == batch.number and entry.state is RowState.CREATED for ordinal, entry in rows.items())
+
+
 def doubtful(journal: Journal) -> list[SentBatch]:
     return [batch for batch in journal.batches() if batch.state in DOUBTFUL]

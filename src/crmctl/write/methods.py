@@ -15,8 +15,8 @@ from crmctl.models.resources import Record
 from crmctl.read.read_back import Baseline, Enough, Reader, Unusable, moment_of, read_newest
 from crmctl.values.equality import canonical
 from crmctl.write.database import MAY_BE_THERE
-from crmctl.write.in_flight import further_records
 from crmctl.write.journal import Header, Journal
+from crmctl.write.send_context import further_records
 
 CONTROL_SECONDS = 60.0
 """Seconds for a confirmed batch to show up. After that, the way of reading is unusable."""

@@ -13,9 +13,9 @@ from crmctl.match.record_match import RecordMatch
 from crmctl.read.read_back import Reader
 from crmctl.write.database import RowState
 from crmctl.write.evidence import LAGS, Evidence, Sent
-from crmctl.write.in_flight import PATIENCE, WITHOUT_EFFECT, SendContext, Stopped
 from crmctl.write.journal import BEFORE, DOUBTED
 from crmctl.write.methods import CONTROL_SECONDS
+from crmctl.write.send_context import PATIENCE, WITHOUT_EFFECT, SendContext, Stopped
 
 PARKED_LIMIT = 16
 """Number of batches in doubt at which sending pauses."""

@@ -24,9 +24,9 @@ from crmctl.models import jsontext
 from crmctl.models.resources import BulkResult
 from crmctl.read.read_back import Reader
 from crmctl.write.database import ABANDONED, HEARTBEAT_SECONDS, BatchState, RowState
-from crmctl.write.in_flight import AS_OF, ATTEMPTS, PATIENCE, WITHOUT_EFFECT, SendContext, SentRows, Stopped
 from crmctl.write.journal import BEFORE
 from crmctl.write.reconcile import PARKED_LIMIT, Reconciler, Task
+from crmctl.write.send_context import AS_OF, ATTEMPTS, PATIENCE, WITHOUT_EFFECT, SendContext, SentRows, Stopped
 from crmctl.write.verdicts import REFUSALS, Verdict, disbelieve, judge, refuse_all
 
 MOST_SPLITS = 32

@@ -27,7 +27,7 @@ from crmctl.read.stable_pages import SeenIds
 from crmctl.values.equality import alike
 from crmctl.write.database import BatchState
 from crmctl.write.effect import Attributes, StepStanding, changed_last, current_records, delete_records, is_visible, standing, took_effect
-from crmctl.write.in_flight import ATTEMPTS, PATIENCE, WITHOUT_EFFECT, samples
+from crmctl.write.send_context import ATTEMPTS, PATIENCE, WITHOUT_EFFECT, samples
 from crmctl.write.verdicts import Verdict, judge
 
 
