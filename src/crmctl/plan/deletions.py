@@ -14,14 +14,7 @@ from typing import Any, NamedTuple
 from crmctl.bulk_context import BulkContext
 from crmctl.client.crm import Crm
 from crmctl.client.session import AttemptObserver
-from crmctl.errors import (
-    CrmctlError,
-    PartialError,
-    RejectedError,
-    StorageError,
-    UsageError,
-    reason,
-)
+from crmctl.errors import CrmctlError, PartialError, RejectedError, StorageError, UsageError, reason
 from crmctl.files.mapping import MappingOptions, Mode
 from crmctl.files.rows import SourceOptions, spool_ids
 from crmctl.files.spills import chunks

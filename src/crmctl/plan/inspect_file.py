@@ -10,16 +10,7 @@ from typing import Any
 from crmctl.bulk_context import BulkContext
 from crmctl.dedupe.candidates import MatchCandidates
 from crmctl.dedupe.merge_plan import GroupCounts, find_groups
-from crmctl.dedupe.rules import (
-    FORMS,
-    Field,
-    MatchRule,
-    MatchTerm,
-    parse_rules,
-    plain_words,
-    said,
-    usual_form,
-)
+from crmctl.dedupe.rules import FORMS, Field, MatchRule, MatchTerm, parse_rules, plain_words, said, usual_form
 from crmctl.errors import RejectedError, UsageError
 from crmctl.files.column_names import Names
 from crmctl.files.mapping import Mode, Role, resolve_column
