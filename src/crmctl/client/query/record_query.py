@@ -284,26 +284,23 @@ class RecordQuery:
 
     def count(self) -> int:
         """Count the matching records. The service counts if it evaluates the whole filter."""
-        record_filter = self.wanted
-        if record_filter.is_impossible:
+        wanted = self.wanted
+        if wanted.is_impossible:
             return 0
-        if record_filter.bounds and not record_filter.local_conditions:
+        if wanted.bounds and not wanted.local_conditions:
             return self._count_within()
-        if record_filter.is_plain and not self.has_body:
-            # A page of records shows whether the service ignores the filter.
-            size = PAGE_LIMIT if record_filter.conditions else 1
-            page = self._page(record_filter.conditions, ListOrder(), size, 0)
-            if page.total is not None and page.total != size and not may_count_page(page, size):
-                return page.total
-            in_order = ListOrder(None, "asc")
-            return sum(len(page.items) for page in iterate(lambda *place: self._page(record_filter.conditions, in_order, *place)))
-        self._purpose = self._purpose or "to count them"
+        if wanted.is_plain:
+            self.order = ListOrder(None, "asc")
+        else:
+            self._purpose = self._purpose or "to count them"
         self._choose_lists()
-        if not self._decides_here and not record_filter.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
-            pages = [self._page(conditions, ListOrder(), PAGE_LIMIT, 0) for conditions in self.wanted.lists()]
-            totals = [page.total for page in pages if page.total is not None and not may_count_page(page)]
+        if not self._decides_here and not wanted.bounds and all(choice.is_disjoint for choice in self.wanted.choices):
+            # A page of records shows whether the service ignores the filter.
+            size = PAGE_LIMIT if wanted.conditions or wanted.local_conditions else 1
+            pages = [self._page(conditions, ListOrder(), size, 0) for conditions in self.wanted.lists()]
+            totals = [page.total for page in pages if page.total not in (None, size) and not may_count_page(page, size)]
             if len(totals) == len(pages):
-                return sum(totals)
+                return sum(filter(None, totals))
         return sum(1 for _ in self.records())
 
     @property
