@@ -343,7 +343,7 @@ def test_a_commit_that_cannot_be_looked_up_may_have_happened(two: Stores, monkey
     assert two[1].total(things) == 1
 
 
-def test_a_stopped_server_is_unavailable_until_it_restarts() -> None:
+def test_a_stopped_server_is_unavailable_until_it_restarts(caplog: pytest.LogCaptureFixture) -> None:
     from tests.support.postgres import private_server
 
     with private_server() as server:
@@ -361,6 +361,7 @@ def test_a_stopped_server_is_unavailable_until_it_restarts() -> None:
             server.start()
             assert store.find(things) == [kept]
         store.engine.close()
+    assert not caplog.records
 
 
 def test_a_lock_held_too_long_raises_unavailable(two: Stores, url: str) -> None:

@@ -33,8 +33,9 @@ from crmctl.service.store.keys import RateWindows
 from crmctl.service.store.record_tables import load_schema
 from crmctl.service.store.tx import Params, PostgresDialect, Row, Tx, several_at_once
 
-# psycopg logs the pipeline of every failed transaction, also of those that are repeated.
-logging.getLogger("psycopg").disabled = True
+# psycopg logs the pipeline of every failed transaction, also of those that are repeated, and its pool every failed connection.
+for name in ("psycopg", "psycopg.pool"):
+    logging.getLogger(name).disabled = True
 
 _COPY_TRIES = 5
 _TABLES = (
