@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from crmctl.errors import UsageError
+from crmctl.models.resources import Attribute
 from crmctl.values import yaml_text
 
 
@@ -41,3 +43,13 @@ def test_merge_keys_give_the_values_and_lines_of_the_merged_mapping() -> None:
 @pytest.mark.parametrize("text", ["08001", "0o7", "1e3", "1.5E-3", ".5", "5.", "+08", "0049"])
 def test_texts_that_readers_of_yaml_1_2_take_for_numbers_are_quoted(text: str) -> None:
     assert yaml_text.dumps({text: [text]}) == f"'{text}':\n- '{text}'\n"
+
+
+def test_an_edited_value_keeps_its_kind() -> None:
+    attributes = [Attribute(id=slug, slug=slug, type="list" if slug == "tags" else "unknown") for slug in ("facts", "inner", "tags")]
+    before = "facts: {a: 1}\ninner: ~\ntags: [a]\n"
+    after = "facts: {}\ninner: {b: ['1', 1, true, {}, ~, x]}\ntags: []\n"
+    assert yaml_text.edited_values(before, after, attributes) == {"facts": {}, "inner": {"b": ["1", 1, True, {}, None, "x"]}, "tags": []}
+    assert yaml_text.edited_values(before, "facts: {'a': 1}\n", attributes) == {}
+    with pytest.raises(UsageError, match="line 2: a is there twice"):
+        yaml_text.edited_values(before, "facts:\n  {a: 1, a: 2}\n", attributes)

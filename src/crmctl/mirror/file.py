@@ -20,7 +20,7 @@ from crmctl.models.ids import is_uuid, reference_id
 from crmctl.models.jsontext import Json
 from crmctl.models.numbers import plain_decimal
 from crmctl.models.resources import Attribute, AttributeType
-from crmctl.values.attribute_types import PART_NAMES
+from crmctl.values.attribute_types import PART_NAMES, type_of
 from crmctl.values.composites import JOINED_BY, usual_name
 from crmctl.values.moments import to_timestamp
 from crmctl.write_ahead_log import begin_log
@@ -35,7 +35,6 @@ _LARGEST = 2**63 - 1
 _WITH_PARTS = (AttributeType.NAME, AttributeType.ADDRESS, AttributeType.CURRENCY)
 _NUMBERS = (AttributeType.NUMBER, AttributeType.CURRENCY)
 _NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?")
-_MAIN_PARTS: dict[str, str] = {AttributeType.CURRENCY: "amount", AttributeType.PHONE_NUMBER: "number"}
 
 SqlValue = str | int | float | None
 
@@ -163,7 +162,7 @@ def _of_parts(attribute: Attribute, value: Json) -> SqlValue:
         parts = [_part(attribute, part, value) for part in PART_NAMES[attribute.type]]
         text = JOINED_BY[attribute.type].join(str(part) for part in parts if part not in (None, ""))
         return text or jsontext.dumps(value)
-    main = _MAIN_PARTS.get(attribute.type or "")
+    main = type_of(attribute.type).bare
     if main is not None and (part_value := _part(attribute, main, value)) is not None:
         return part_value
     if attribute.type == AttributeType.REFERENCE and isinstance(record_id := reference_id(value), str):

@@ -134,94 +134,94 @@ def shown_data(data: Mapping[str, Any], attributes: Sequence[Attribute]) -> Json
     return {**{slug: data.get(slug) for slug in slugs}, **{slug: value for slug, value in data.items() if slug not in slugs}}
 
 
+class _Word(str):
+    """A scalar as it is written, from this node."""
+
+    node: Any
+
+
 def edited_values(before: str, after: str, attributes: Sequence[Attribute]) -> Json:
     """Return the values that editing changed. A deleted line changes nothing. Raises UsageError, with the line, for malformed YAML and
     unknown names, RejectedError for a value that does not fit."""
-    old, new = _nodes(before), _nodes(after)
+    old, new = _document(before), _document(after)
     by_slug = {attribute.slug: attribute for attribute in attributes}
     changed = {}
-    for slug, node in new.items():
-        if slug in old and _plain(old[slug]) == _plain(node):
+    for slug, value in new.items():
+        if slug in old and old[slug] == value:
             continue
+        line = _line(slug.node)
         if slug not in by_slug:
             names = ", ".join(by_slug)
-            raise UsageError(f"line {_line(node)}: there is no attribute {slug}", hint=f"the attributes are: {names}", code="bad_edit")
+            raise UsageError(f"line {line}: there is no attribute {slug}", hint=f"the attributes are: {names}", code="bad_edit")
         try:
-            changed[slug] = _value(node, by_slug[slug])
+            changed[str(slug)] = _value(value, by_slug[slug])
         except RejectedError as error:
-            raise RejectedError(f"line {_line(node)}: {error.message}", hint=error.hint, code=error.code) from error
+            raise RejectedError(f"line {line}: {error.message}", hint=error.hint, code=error.code) from error
     return changed
 
 
-def _nodes(text: str) -> dict[str, Any]:
+def _document(text: str) -> dict[_Word, Any]:
     import yaml
 
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise UsageError(reason(error), code="bad_edit") from error
-    if root is None:
-        return {}
-    if not isinstance(root, yaml.MappingNode):
+    document = {} if root is None else _words(root)
+    if not isinstance(document, dict):
         raise UsageError(f"line {_line(root)}: attributes and their values are expected, one a line", code="bad_edit")
-    nodes: dict[str, Any] = {}
-    for key, node in root.value:
-        name = str(key.value)
-        if name in nodes:
-            raise UsageError(f"line {_line(key)}: {name} is there twice", code="bad_edit")
-        nodes[name] = node
-    return nodes
+    return document
 
 
-def _plain(node: Any) -> Any:
-    """Return the value of a node in any notation."""
-    if isinstance(node.value, str):
-        return None if _is_nothing(node) else node.value
-    if node.value and isinstance(node.value[0], tuple):
-        return {str(key.value): _plain(value) for key, value in node.value}
-    return [_plain(element) for element in node.value]
-
-
-def _is_nothing(node: Any) -> bool:
-    return node.style is None and node.value in NOTHING
-
-
-def _value(node: Any, attribute: Attribute) -> Any:
+def _words(node: Any) -> Any:
+    """Return a node as an object, an array, a word, or None. Raises UsageError for a repeated key."""
     import yaml
 
-    if isinstance(node, yaml.ScalarNode):
-        return None if _is_nothing(node) else typed(node.value, attribute)
     if isinstance(node, yaml.SequenceNode):
-        if not attribute.is_list and attribute.type != AttributeType.LIST:
-            raise RejectedError(f"{attribute.slug} takes one value, not a list")
-        single = attribute.with_changes(is_list=False)
+        return [_words(element) for element in node.value]
+    if isinstance(node, yaml.MappingNode):
+        words: dict[_Word, Any] = {}
+        for key, value in node.value:
+            name = _word(key)
+            if name in words:
+                raise UsageError(f"line {_line(key)}: {name} is there twice", code="bad_edit")
+            words[name] = _words(value)
+        return words
+    return None if node.style is None and node.value in NOTHING else _word(node)
+
+
+def _word(node: Any) -> _Word:
+    word = _Word(node.value)
+    word.node = node
+    return word
+
+
+def _value(value: Any, attribute: Attribute) -> Any:
+    if isinstance(value, str):
+        return typed(str(value), attribute)
+    if isinstance(value, list):
         if attribute.type == AttributeType.LIST:
-            return [_free(element) for element in node.value]
-        return [_value(element, single) for element in node.value]
-    if attribute.type in COMPOSITE_TYPES:
-        return {str(key.value): _part(value, attribute, str(key.value)) for key, value in node.value} or None
-    return _free(node)
+            return _free(value)
+        if not attribute.is_list:
+            raise RejectedError(f"{attribute.slug} takes one value, not a list")
+        return [_value(element, attribute.with_changes(is_list=False)) for element in value]
+    if isinstance(value, dict) and attribute.type in COMPOSITE_TYPES:
+        parts = ((str(key), part) for key, part in value.items())
+        return {key: part_value(attribute, key, str(part)) if isinstance(part, str) else _free(part) for key, part in parts} or None
+    return _free(value)
 
 
-def _part(node: Any, attribute: Attribute, part: str) -> Any:
-    if not isinstance(node.value, str):
-        return _free(node)
-    return None if _is_nothing(node) else part_value(attribute, part, node.value)
-
-
-def _free(node: Any) -> Any:
+def _free(value: Any) -> Any:
     """Return a value of unknown type: text, unless YAML shows otherwise."""
-    if isinstance(node.value, str):
-        if _is_nothing(node):
-            return None
-        is_number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-        if node.style is None and (is_number or node.value in ("true", "false")):
-            with suppress(ValueError):
-                return jsontext.loads(node.value)
-        return node.value
-    if node.value and isinstance(node.value[0], tuple):
-        return {str(key.value): _free(value) for key, value in node.value}
-    return [_free(element) for element in node.value]
+    if isinstance(value, dict):
+        return {str(key): _free(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_free(item) for item in value]
+    if isinstance(value, _Word) and value.node.style is None:
+        is_number = value.node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        with suppress(ValueError):
+            return jsontext.loads(value) if is_number or value in ("true", "false") else str(value)
+    return None if value is None else str(value)
 
 
 def _line(node: Any) -> int:
