@@ -28,6 +28,15 @@ def test_the_same_file_twice_changes_nothing(crm: RunningService) -> None:
     assert run_here("records", "count", "people").ok().json() == {"count": 160}
 
 
+def test_a_row_without_a_record_is_skipped_although_its_amount_lacks_a_currency(crm: RunningService) -> None:
+    path = f"/api/v1/objects/{crm.object_id('people')}"
+    crm.client.post(f"{path}/attributes", json={"name": "Worth", "type": "currency"}).raise_for_status()
+    known = {"email": "p0@acme.com", "worth": {"amount": 5, "currency": "EUR"}}
+    crm.client.post(f"{path}/records", json={"data": known}).raise_for_status()
+    done = load("email,worth\np0@acme.com,9\nnone@acme.com,1\n", "--mode", "update")
+    assert done == {"created": 0, "updated": 1, "unchanged": 0, "skipped": 1}
+
+
 def test_a_dry_run_predicts_what_the_import_then_does(crm: RunningService) -> None:
     load(rows(150))
     before = crm.outbox()
@@ -53,6 +62,7 @@ def test_more_changes_than_wanted_are_refused_before_any_write(crm: RunningServi
         run_here(*arguments, *guard, "--dry-run").exits(9)
         refused = run_here(*arguments, *guard).exits(9)
         assert (refused.json()["unsent"], refused.error()["code"]) == (50, "unexpected_changes")
+        assert run_here("bulk", "resume", refused.json()["job"]).exits(9).error()["code"] == "rejected_job"
     assert crm.outbox() == before
     run_here(*arguments, "--max-changes", "many").exits(2)
     assert run_here(*arguments, "--expect", "50", "--max-changes", "100%").ok().json()["updated"] == 50

@@ -233,7 +233,9 @@ def _orphans(count: int, reasons: Sequence[str]) -> RejectedError:
 
 
 def rejected_rows(count: int) -> RejectedError:
-    """Return the error for an import with invalid rows."""
+    """Return the error for an import with invalid rows. Without any, the job's guards or its plan refused all of its rows."""
+    if not count:
+        return RejectedError("the job was refused as a whole; nothing was sent", hint="repeat its command to see why", code="rejected_job")
     rows = "row is" if count == 1 else "rows are"
     return RejectedError(
         f"{count:,} {rows} invalid; nothing was sent",

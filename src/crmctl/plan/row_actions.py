@@ -144,14 +144,14 @@ class Resolver:
         return outcome._replace(merge=merge, key=row.key)
 
     def _with_record(self, row: Wanted, records: Sequence[tuple[str, dict[str, Any]]], by_slug: dict[str, Attribute]) -> Resolution:
-        try:
-            merged = self.merger.merge_all(row.parts, records[0][1] if records else {}) if row.parts else None
-        except RejectedError as error:
-            return Resolution(row.ordinal, RowAction.REJECT, finding=finding_of_merge(error).at(row.ordinal, row.line, row.last_line))
         if not records and not self.creates:
             message = f"no record has this {self.rule.label}"
             skipped = Finding(NO_RECORD, f"skipped: {message}", hint="--mode upsert creates it", severity=Severity.WARNING)
             return self._reject(row, skipped)._replace(action=RowAction.SKIP, reason=message)
+        try:
+            merged = self.merger.merge_all(row.parts, records[0][1] if records else {}) if row.parts else None
+        except RejectedError as error:
+            return Resolution(row.ordinal, RowAction.REJECT, finding=finding_of_merge(error).at(row.ordinal, row.line, row.last_line))
         if not records:
             missing = self._missing(row.data)
             if missing is None:
