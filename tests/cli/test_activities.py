@@ -85,6 +85,7 @@ def test_lists_are_filtered_by_record_and_object_and_paged(people: list[str], cr
     assert len(run_here("activities", "list", "--object", "people", "--all").ok().json()) == 102
     assert run_here("activities", "list", "--object", "deals").ok().json() == []
     linked = run_here("activities", "list", "--record", people[0], "--all", "-o", "csv").ok().out.splitlines()
+    assert "is no id" in run_here("activities", "list", "--record", f"people:{people[0]}").exits(2).error()["message"]
     assert linked[0] == "id,title,summary,activityDate,linkedRecords,participants,createdBy,createdAt,updatedAt"
     assert len(linked) == 103
     assert len(run_here("activities", "list", "--offset", "100", "--limit", "10").ok().json()) == 3

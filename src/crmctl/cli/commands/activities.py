@@ -10,6 +10,7 @@ from crmctl.cli.runtime import Runtime
 from crmctl.cli.targets import on_object, taken_for_id
 from crmctl.cli.verbs import NOUNS, noun_app
 from crmctl.errors import UsageError
+from crmctl.models.ids import is_uuid
 
 if TYPE_CHECKING:
     from crmctl.client.answers import Page
@@ -52,6 +53,8 @@ def list_activities(
     Shows 50 unless --limit or --all asks for more.
     """
     record = record and runtime.shown_ids.whole(record)
+    if record and not is_uuid(record):  # the service would find nothing
+        raise UsageError(f"--record {record!r} is no id", hint="crmctl records get OBJECT ATTR=VALUE -o ids shows one")
 
     def fetch(limit: int, offset: int) -> Page[Activity]:
         def ask(target: str | None) -> Page[Activity]:
