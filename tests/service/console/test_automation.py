@@ -264,3 +264,13 @@ def test_an_action_that_sets_nothing_is_refused(visitor: Visitor) -> None:
     refused = visitor.send("/console/workflows", name="Nothing", trigger="record/created", object="people", **action)
     assert refused.status_code == 400
     assert "Action 1: give at least one attribute a value" in refused.text
+
+
+def test_a_line_of_tiny_numbers_is_left_out() -> None:
+    assert draw_line("Tiny", [("2026-01-01", 5e-324, "5e-324"), ("2026-02-01", 0, "0")]) is None
+    assert draw_line("Small", [("2026-01-01", 2e-300, "2e-300"), ("2026-02-01", 0, "0")]) is not None
+
+
+def test_an_endless_limit_is_refused(visitor: Visitor) -> None:
+    refused = visitor.send("/console/reports", name="All", object="people", kind="list", limit="9" * 5000)
+    assert (refused.status_code, "limit" in refused.text) == (400, True)

@@ -94,6 +94,15 @@ def test_the_role_at_the_moment_of_issue_counts(newcomer: Newcomer, service: Run
     assert len([key for key in run_keys(service) if "on build-7" in key["name"]]) == 1
 
 
+def test_a_member_whose_access_was_removed_gives_no_key(newcomer: Newcomer, service: RunningService) -> None:
+    login, visitor, owner = start(service), newcomer(service), visitor_with_role(newcomer, service, "owner")
+    member_id = visitor.enter_as("admin")
+    assert answer(visitor, login).status_code == 303
+    assert "approved for a device" in owner.get(f"/console/members/{member_id}/lock").text
+    assert owner.send(f"/console/members/{member_id}/lock").status_code == 303
+    assert poll(service, login) == {"error": "access_denied"}
+
+
 def test_denied_expired_and_unknown_logins_give_no_key(newcomer: Newcomer, service: RunningService) -> None:
     visitor, before = visitor_with_role(newcomer, service, "owner"), run_keys(service)
     denied, late = start(service), start(service)

@@ -6,6 +6,9 @@ import html
 import re
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from crmctl.service.store import preferences
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
 from tests.service.console.test_records import member
@@ -157,3 +160,12 @@ def test_views_are_private_or_shared_and_deleted_by_their_owners(service: Runnin
     member.follow(member.send(f"{path}/views/delete", view=views[0]))
     assert "&lt;script" not in member.get(path).text
     assert "Mine" in member.get(path).text
+
+
+def test_the_last_of_the_permitted_views_can_be_saved_again(
+    service: RunningService, member: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preferences, "MOST_VIEWS", 2)
+    saved = [member.send("/console/records/people/views", name=name, query=f"q={words}") for name, words in ("aa", "bb", "bc", "dd")]
+    assert [answer.status_code for answer in saved] == [303, 303, 303, 400]
+    assert "/console/records/people?q=c" in member.get("/console/records/people").text

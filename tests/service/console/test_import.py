@@ -168,3 +168,25 @@ def test_a_file_is_imported_once_and_only_by_its_uploader(service: RunningServic
     viewer = newcomer(service)
     viewer.enter_as("viewer")
     assert viewer.client.get(PATH).status_code == 403
+
+
+def test_an_attribute_that_is_gone_is_named_without_an_option(reader: PlainReader, visitor: Visitor) -> None:
+    file = re.findall(r"[0-9a-f]{32}\.csv", upload(reader, "a.csv", b"email\na@b.c\n").text)[0]
+    refused = visitor.send(f"{PATH}/columns", file=file, do="import", column0="gone")
+    assert refused.status_code == 400
+    assert "There is no attribute gone" in html.unescape(refused.text)
+
+
+def test_the_slower_of_two_identical_imports_is_refused(reader: PlainReader, visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = re.findall(r"[0-9a-f]{32}\.csv", upload(reader, "a.csv", b"email\na@b.c\n").text)[0]
+    place = record_import._place
+
+    def taken(*about: Any, **more: Any) -> Any:
+        found = place(*about, **more)
+        found.unlink()
+        return found
+
+    monkeypatch.setattr(record_import, "_place", taken)
+    refused = visitor.send(f"{PATH}/columns", file=file, do="import", column0="email")
+    assert refused.status_code == 400
+    assert "this file was imported already" in refused.text.lower()

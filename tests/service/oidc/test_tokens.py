@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from crmctl.service.oidc import token_endpoint
 from crmctl.service.oidc.token_endpoint import IssuerKeys, TokenRefused
+from crmctl.service.store import short_lived_keys
 from tests.support.cli import run_crmctl
 from tests.support.issuer import EC_KEY, ED_KEY, OTHER_RSA, RSA_KEY, Issuer, base64url, public_jwk
 from tests.support.service import RunningService, running_service
@@ -252,3 +254,19 @@ def test_a_removed_trust_accepts_nothing(tmp_path: Path) -> None:
         add_trust(service.data_dir, issuer)
         run_crmctl("service", "trust", "remove", "ci", "--data", service.data_dir).ok()
         assert Trusting(service, issuer).exchange(issuer.token(service.base_url)).status_code == 400
+
+
+def test_a_trust_that_is_removed_during_an_exchange_gives_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = token_endpoint.check_token
+    with Issuer() as issuer, running_service(tmp_path / "service") as service:
+        add_trust(service.data_dir, issuer)
+
+        def check_and_remove(*token: Any, now: float) -> Any:
+            found = check(*token, now=now)
+            service.engine.write(lambda tx: short_lived_keys.remove_trust(tx, "ci", now=now))
+            return found
+
+        monkeypatch.setattr(token_endpoint, "check_token", check_and_remove)
+        trusting = Trusting(service, issuer)
+        assert trusting.exchange(issuer.token(service.base_url)).json() == {"error": "invalid_grant"}
+        assert [entry["about"]["rule"] for entry in trusting.audit("token.refused")] == ["ci: it was removed meanwhile"]

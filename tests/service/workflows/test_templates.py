@@ -81,6 +81,11 @@ def test_templates_are_found_at_any_depth_and_named_when_they_fail() -> None:
         "{{ '%99999999d' % 1 }}",
         "{{ 1 / 0 }}",
         "{{ record.data.email > 1 }}",
+        "{{ record.data.email | truncate(2) }}",
+        "{{ record.data.tags | join(record.data.tags) }}",
+        "{{ 1e999 }}",
+        "{{ record.data.amount * 1e308 }}",
+        "{{ 'nan' | float }}",
     ],
 )
 def test_undefined_and_meaningless_expressions_fail(template: str) -> None:

@@ -386,7 +386,7 @@ MEMBERS = ConsoleNoun(
             title=lambda member: f"Remove access for {member['user']['name']} ({member['user']['email']})",
             text=(
                 "This deletes the password, invalidates open links and ends every session. The member and everything they created stay. "
-                "A new link restores access."
+                "So do API keys that they made or approved for a device: revoke those on the page API keys. A new link restores access."
             ),
             button="Remove access",
             act=administration.lock,

@@ -88,7 +88,12 @@ def check_or_import(visit: Visit) -> ConsolePage | Redirect:
         outcome = rehearse(engine, lambda tx: carry_out(tx, place), by=visit.actor)
     else:
         # Only one of two identical requests gets the file.
-        claimed = place.replace(place.with_suffix(f".claimed{place.suffix}"))
+        claimed = place.with_suffix(f".claimed{place.suffix}")
+        try:
+            place.replace(claimed)
+        except FileNotFoundError:
+            _place(visit, name)
+            raise
         try:
             outcome = engine.write(lambda tx: carry_out(tx, claimed), within=PAGE_SECONDS, by=visit.actor)
         except BaseException:
@@ -175,12 +180,12 @@ def _refuse_bombs(path: Path, start: bytes) -> None:
 
 @contextlib.contextmanager
 def _as_bad_request() -> Iterator[None]:
-    """Raise the errors of the file readers as BadRequest, without hints about command-line options."""
+    """Raise the errors of the file readers as BadRequest, without command-line options."""
     try:
         yield
     except CrmctlError as error:
         hint = f"; {error.hint}" if error.hint and "--" not in error.hint else ""
-        raise BadRequest(f"{error.message}{hint}", {"field": "file"}) from error
+        raise BadRequest(re.sub("^--[a-z]+: ", "", error.message) + hint, {"field": "file"}) from error
 
 
 def _open(path: Path) -> Source:

@@ -24,6 +24,8 @@ MOST_BARS = 30
 """Further groups are in the table alone."""
 BAR, LINE = 36, 240
 """Heights in pixels. Widths are percentages, so that texts keep their size on a narrow screen."""
+LARGEST, SMALLEST = 1e300, 1e-300
+"""Charts show no larger numbers; a line needs no smaller height, whose steps would round to nothing."""
 
 
 @frozen
@@ -69,7 +71,7 @@ def draw_line(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | Non
     """Return a line over dates or periods `(date, number, number as text)`, at their places in time."""
     shown = sorted((first_day(label), label, float(value), text) for label, value, text in groups if _is_drawable(value))
     low, high = _ends([value for _, _, value, _ in shown])
-    if len(shown) < 2 or low == high or shown[0][0] == shown[-1][0]:
+    if len(shown) < 2 or high - low < SMALLEST or shown[0][0] == shown[-1][0]:
         return None
     first, last, steps = shown[0][0], shown[-1][0], _steps(low, high)
 
@@ -83,7 +85,7 @@ def draw_line(title: str, groups: Sequence[tuple[str, Any, str]]) -> Chart | Non
 
 
 def _is_drawable(value: Any) -> bool:
-    return isinstance(value, int | float | Decimal) and -(10**300) < value < 10**300
+    return isinstance(value, int | float | Decimal) and -LARGEST < value < LARGEST
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
@@ -278,8 +280,8 @@ def _typed(tx: Tx, visit: Visit) -> Json:
         more["columns"] = visit.chosen("column")
     if visit.text("sort"):
         entry["sort"] = {"field": visit.text("sort"), "order": "desc" if visit.text("order") == "desc" else "asc"}
-    if visit.text("limit"):
-        entry["limit"] = int(visit.text("limit")) if visit.text("limit").isdecimal() else visit.text("limit")
+    if limit := visit.text("limit"):
+        entry["limit"] = int(limit) if limit.isdecimal() and len(limit) < 10 else limit
     return entry | {name: value for name, value in more.items() if value}
 
 

@@ -119,12 +119,14 @@ class TokenEndpoint:
             return {"error": "invalid_request"}
         context, engine, now = self._context, self._context.engine, self._context.clock.now()
         try:
-            trust, known, claims = check_token(form["subject_token"], context.settings.address, self._trusts(), self._keys, now=now)
+            trust, known, claims = check_token(form["subject_token"], context.settings.address, engine.read(_trusts), self._keys, now=now)
             run = str(claims.get("run_id") or claims.get("pipeline_id") or "")
             name = f"{trust.name} {run}"[:200] if run.isprintable() and run else trust.name
             about = {"trust": trust.name} | {name: str(claims[name])[:200] for name in NOTED_CLAIMS if name in claims}
 
             def exchange(tx: Tx) -> Json:
+                if trust not in _trusts(tx):
+                    raise TokenRefused(f"{trust.name}: it was removed meanwhile")
                 digest = keys.secret_hash(f"{trust.issuer}\n{known.jti}")
                 if not keys.use_once(tx, digest, math.ceil(known.exp) + LEEWAY, now=now):
                     raise TokenRefused("it was used before")
@@ -141,15 +143,18 @@ class TokenEndpoint:
                     engine.write(lambda tx: logs.note(tx, "token.refused", "", rule, now=now), by=logs.SERVICE)
             return {"error": "invalid_grant"}
 
-    def _trusts(self) -> list[Trust]:
-        return [Trust.model_validate(wire) for wire in self._context.engine.read(short_lived_keys.list_trusts)]
-
     def _read(self, address: str) -> bytes:
         """Read an issuer's document: through TLS, or from this machine for a trust of development."""
-        is_local = any(trust.development and address.startswith(trust.issuer.rstrip("/") + "/") for trust in self._trusts())
+        is_local = any(
+            trust.development and address.startswith(trust.issuer.rstrip("/") + "/") for trust in self._context.engine.read(_trusts)
+        )
         if not is_local and not address.startswith("https://"):
             raise CallFailedError("the address has no TLS")
         return Caller(TargetGuard(LOOPBACK if is_local else ())).get(address)
+
+
+def _trusts(tx: Tx) -> list[Trust]:
+    return [Trust.model_validate(wire) for wire in short_lived_keys.list_trusts(tx)]
 
 
 def _answer(document: Json) -> Response:

@@ -179,6 +179,7 @@ def get_password(tx: Tx, member_id: str) -> str | None:
 
 def drop_password(tx: Tx, member_id: str) -> None:
     tx.execute("DELETE FROM member_password WHERE member_id = ?", (member_id,))
+    tx.execute("UPDATE device_login SET state = 'denied' WHERE member_id = ?", (member_id,))
     logs.note(tx, "member.access_taken_away", member_id, {"name": get_member(tx, member_id)["user"]["name"]})
 
 

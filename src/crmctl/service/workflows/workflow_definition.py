@@ -81,6 +81,8 @@ _NODES = (
     *(nodes.Filter, nodes.Test, nodes.Keyword, nodes.CondExpr, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not),
     *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Neg, nodes.Pos),
 )
+_OF_PYTHON = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RecursionError, TypeError, ValueError)
+"""What expressions raise for values that they do not work with."""
 _ONE_EXPRESSION = re.compile(r"\s*\{\{[-+]?(.*?)[-+]?\}\}\s*", re.DOTALL)
 
 
@@ -134,7 +136,7 @@ def _replaced(value: Any, where: str, replace: Callable[[str], Any]) -> Any:
         return replace(value)
     except BadRequest as fault:
         raise BadRequest(f"{where}: {fault.message}", {"field": where}) from None
-    except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as problem:
+    except (TemplateError, *_OF_PYTHON) as problem:
         raise BadRequest(f"{where}: {_why(problem)}", {"field": where}) from None
 
 
@@ -149,8 +151,7 @@ def _render(text: str, scope: Mapping[str, Any]) -> Any:
     source = compile_template(text)
     if source is not None:
         value = _ENVIRONMENT.compile_expression(source, undefined_to_none=False)(**scope)
-        if isinstance(value, Undefined):
-            str(value)  # raises, naming what is missing
+        str(_shown(value))  # raises for what is missing, and for what JSON cannot hold
         return value
     pieces: list[str] = []
     size = 0
