@@ -364,6 +364,9 @@ def test_a_list_shows_nineteen_records_at_once_and_offers_fitting_operators(brow
     return [...document.getElementById("op-1").options].map(option => option.value);
     """
     assert browser.script(offered) == ["isEmpty", "isNotEmpty", "isTrue", "isFalse"]
+    browser.get(f"{live.base_url}/console/records/people?where=score&op=lessThan&value=1")
+    assert browser.script("return document.getElementById('where-1').value") == "score"
+    assert browser.script(offered) == ["isEmpty", "isNotEmpty", "isTrue", "isFalse"]
     for slug, kind, first in (("status", "text", "new"), ("birthday", "date", None), ("email", "text", None)):
         choose = offered.replace("subscribed", slug).partition("return")[0]
         browser.script(choose)

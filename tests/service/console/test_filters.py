@@ -12,6 +12,7 @@ from crmctl.service.store import preferences
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.service.console.test_pages import NASTY
 from tests.service.console.test_records import member
+from tests.support.plainpages import PlainReader
 from tests.support.service import RunningService
 from tests.support.stored_records import add
 
@@ -98,6 +99,19 @@ def test_a_filter_of_listed_amounts_has_no_currency(service: RunningService, mem
     path = "/console/records/deals?column=name&where=quotes&op=greaterThan&value="
     assert ">a</a>" in member.get(path + "1000").text
     assert member.get(path + "1000 EUR").status_code == 400
+
+
+def test_a_condition_lists_its_own_attribute_and_can_be_changed_or_removed(service: RunningService, visitor: Visitor) -> None:
+    for score in (1, 2, 3):
+        add(service, "people", email=f"{score}@example.com", score=score)
+    path = "/console/records/people?where=score&op=greaterThan&value=1&where=email&op=contains&value=@&sort=email"
+    reader = PlainReader(visitor.client).open(path)
+    offered = [re.findall(r'<option value="([^"]*)"', row) for row in re.findall(r'<select id="where-.*?</select>', reader.text)]
+    assert offered[:2] == [["", "score"], ["", "email"]]
+    assert {"", "score", "email", "address.city", "created_at", "id"} < set(offered[2])
+    reader.press("Filter", {"Operator of condition 1": "is less than", "Value of condition 1": "3", "Attribute of condition 2": "–"})
+    assert re.findall(r'<th scope="row"[^>]*><a[^>]*>(\d)@', reader.text) == ["1", "2"]
+    assert reader.answer.url.params.get_list("where") == ["score", "", ""]
 
 
 def test_too_many_conditions_are_refused(service: RunningService, member: Visitor) -> None:

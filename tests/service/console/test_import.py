@@ -7,12 +7,15 @@ import html
 import io
 import re
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import openpyxl
 import pytest
 
 from crmctl.service.console import record_import
+from crmctl.service.console.visits import Visit
+from crmctl.service.store.tx import Stamp, Tx
 from tests.service.console.conftest import Newcomer, Visitor
 from tests.support.plainpages import PlainReader
 from tests.support.service import RunningService
@@ -154,6 +157,20 @@ def test_large_files_and_long_files_are_refused(reader: PlainReader, visitor: Vi
     rows = "".join(f"p{number}@example.com\n" for number in range(3))
     assert upload(reader, "a.csv", f"email\n{rows}".encode()).press("Import").answer.status_code == 400
     assert "more than 2 rows" in words(reader)
+
+
+def test_an_upload_during_an_import_does_not_hide_its_result(reader: PlainReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload(reader, "people.csv", b"email\nada@example.com\n")
+    carry_out = record_import._carry_out
+
+    def replaced(tx: Tx, visit: Visit, path: Path, stamp: Stamp) -> record_import.ImportOutcome:
+        outcome = carry_out(tx, visit, path, stamp)
+        path.unlink()
+        return outcome
+
+    monkeypatch.setattr(record_import, "_carry_out", replaced)
+    assert reader.press("Import").answer.status_code == 200
+    assert "1 record created" in words(reader)
 
 
 def test_a_file_is_imported_once_and_only_by_its_uploader(service: RunningService, reader: PlainReader, newcomer: Newcomer) -> None:

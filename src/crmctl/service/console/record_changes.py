@@ -23,7 +23,7 @@ from crmctl.service.console.record_list import (
     object_of,
     question_of,
 )
-from crmctl.service.console.record_page import read_form, saver_of, stored_form
+from crmctl.service.console.record_page import read_form, referring_to, saver_of, stored_form
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import activities, objects, records
@@ -121,7 +121,9 @@ def _ask(tx: Tx, visit: Visit) -> ConsolePage | Download:
     selected = _selected(tx, visit, crm_object)
     if visit.text("do") == "delete":
         until = to_wire(to_micros(visit.now() + visit.context.settings.kept.history))
-        return _page(tx, crm_object, selected, {"title": f"Delete {counted(len(selected), 'record')}", "step": "delete", "until": until})
+        referring = referring_to(tx, visit, crm_object, [record["id"] for record in selected])
+        title = f"Delete {counted(len(selected), 'record')}"
+        return _page(tx, crm_object, selected, {"title": title, "step": "delete", "referring": referring, "until": until})
     if visit.text("do") == "merge":
         return merge_form(tx, visit, crm_object, selected)
     field, data, problem = _typed_change(tx, visit, crm_object)

@@ -87,22 +87,18 @@ def check_or_import(visit: Visit) -> ConsolePage | Redirect:
     if visit.text("do") != "import":
         outcome = rehearse(engine, lambda tx: carry_out(tx, place), by=visit.actor)
     else:
-        # Only one of two identical requests gets the file.
-        claimed = place.with_suffix(f".claimed{place.suffix}")
+        # Only one of two identical requests gets the file. An upload meanwhile removes it.
+        claimed, is_done = place.with_suffix(f".claimed{place.suffix}"), False
         try:
             place.replace(claimed)
         except FileNotFoundError:
-            _place(visit, name)
-            raise
+            raise _is_gone() from None
         try:
             outcome = engine.write(lambda tx: carry_out(tx, claimed), within=PAGE_SECONDS, by=visit.actor)
-        except BaseException:
-            claimed.replace(place)
-            raise
-        if outcome.is_empty:
-            claimed.replace(place)
-        else:
-            claimed.unlink()
+            is_done = not outcome.is_empty
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                claimed.unlink() if is_done else claimed.replace(place)
     if outcome.failed:
         lines = [delimited_row([*row.cells, reason], excel_safe=True) for row, reason in outcome.failed]
         header = delimited_row([*outcome.header, "_error"], excel_safe=True)
@@ -140,7 +136,7 @@ def _store(visit: Visit) -> str:
         if len(source.header) > MOST_COLUMNS:
             raise BadRequest(f"the file has more than {MOST_COLUMNS} columns", {"field": "file"})
     except BadRequest:
-        path.unlink()
+        path.unlink(missing_ok=True)
         raise
     return name
 
@@ -153,8 +149,13 @@ def _place(visit: Visit, name: str, ending: str = "", *, must_exist: bool = True
     """Return the path of a stored file of this visitor. Raises BadRequest if it is gone."""
     path = visit.context.settings.data_dir / FOLDER / f"{_owner(visit)}-{name}{ending}"
     if _FILE.fullmatch(name) is None or (must_exist and not path.is_file()):
-        raise BadRequest("this file was imported already, or another one was uploaded since; upload it again", {"field": "file"})
+        raise _is_gone()
     return path
+
+
+def _is_gone() -> BadRequest:
+    problem = "this file was imported already, is being imported, or another one was uploaded since"
+    return BadRequest(f"{problem}; look at the list, and upload it again if its rows are missing", {"field": "file"})
 
 
 def _refuse_bombs(path: Path, start: bytes) -> None:

@@ -16,6 +16,7 @@ from crmctl.service.console.record_list import label_of, labelled, list_path, ob
 from crmctl.service.console.visits import ConsolePage, Redirect, Visit, moment, shortened
 from crmctl.service.faults import BadRequest, Conflict, Fault, PreconditionFailed
 from crmctl.service.store import activities, objects, records
+from crmctl.service.store.condition_sql import Where
 from crmctl.service.store.record_history import History, read_history
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Tx, to_micros, to_wire
@@ -144,7 +145,7 @@ def ask_to_delete(tx: Tx, visit: Visit) -> ConsolePage:
         "record": record,
         "label": label_of(tx, crm_object, record),
         "version": records.version_of(record),
-        "referring": _referring(tx, visit, crm_object, record["id"]),
+        "referring": referring_to(tx, visit, crm_object, [record["id"]]),
         "until": to_wire(to_micros(visit.now() + visit.context.settings.kept.history)),
     }
     return ConsolePage("delete_record.html", values)
@@ -228,7 +229,7 @@ def show_record(tx: Tx, visit: Visit) -> ConsolePage:
         "record": record,
         "label": label_of(tx, crm_object, record),
         "facts": list(zip(shown, cells, strict=True)),
-        "referring": _referring(tx, visit, crm_object, record["id"]),
+        "referring": referring_to(tx, visit, crm_object, [record["id"]]),
         "events": sorted(events, key=lambda event: event[0], reverse=True),
         "more_activities": len(shown_activities) > MOST_ACTIVITIES,
         "most_activities": MOST_ACTIVITIES,
@@ -262,8 +263,11 @@ def _changes(tx: Tx, crm_object: Mapping[str, Any], history: History) -> list[Js
     ]
 
 
-def _referring(tx: Tx, visit: Visit, crm_object: Mapping[str, Any], record_id: str) -> list[Json]:
-    """Return, for each attribute that may link here, how many records link and some of them. Lists of references are not counted."""
+def referring_to(tx: Tx, visit: Visit, crm_object: Mapping[str, Any], ids: Sequence[str]) -> list[Json]:
+    """Return, for each attribute that may link to these records, how many others do and some of them. A single record may link to itself.
+
+    Lists of references are not counted.
+    """
     slugs = {listed_object["id"]: listed_object for listed_object in visit.objects}
     result = []
     for attribute in objects.referring_attributes(tx, str(crm_object["id"])):
@@ -274,8 +278,10 @@ def _referring(tx: Tx, visit: Visit, crm_object: Mapping[str, Any], record_id: s
         title = f"{owner['pluralName']} {'at' if name == 'company' else 'with'} this {name}"
         entry: Json = {"title": title, "object": owner, "attribute": attribute, "total": None, "records": []}
         if not attribute["isList"]:
-            condition = Condition(attribute["slug"], Operator.EQUALS, record_id)
-            rows, total = records.list_records(tx, owner["id"], [condition], Paging(limit=MOST_REFERRING))
+            wheres = [records.is_any_of(tx, owner["id"], attribute["slug"], ids)]
+            if len(ids) > 1 and owner["id"] == crm_object["id"]:
+                wheres.append(Where(f"id NOT IN ({', '.join('?' * len(ids))})", tuple(ids)))
+            rows, total = records.list_records(tx, owner["id"], [], Paging(limit=MOST_REFERRING), wheres)
             entry["total"] = total
             entry["records"] = labelled(tx, owner, rows)
         result.append(entry)

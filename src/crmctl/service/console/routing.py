@@ -91,7 +91,7 @@ SHARED_PAGES = (
     page_at(f"{WEBHOOK}/deliveries/{{deliveryId:uuid}}", webhooks.show_delivery, ADMIN),
     form_at(f"{WEBHOOK}/deliveries/{{deliveryId:uuid}}/replay", webhooks.replay, ADMIN),
     page_at(f"{WEBHOOK}/replay", webhooks.range_form, ADMIN),
-    form_at(f"{WEBHOOK}/replay", webhooks.replay_range, ADMIN, back=webhooks.range_form),
+    form_at(f"{WEBHOOK}/replay", webhooks.replay_range, ADMIN, in_transaction=False, back=webhooks.range_form),
     form_at("/sign-out", sign_in.sign_out, VIEWER),
     page_at("/{rest:path}", sign_in.nowhere),
 )

@@ -7,6 +7,7 @@ from crmctl.models.resources import EVENT_TYPES
 from crmctl.service.background import target_guard
 from crmctl.service.console.cells import ListCell
 from crmctl.service.console.noun_pages import BoxChoice, NounQuery
+from crmctl.service.console.pages import PAGE_SECONDS
 from crmctl.service.console.visits import ConsolePage, Outcome, Redirect, Visit, moment
 from crmctl.service.faults import BadRequest, NotFound
 from crmctl.service.store import webhooks
@@ -34,16 +35,25 @@ def replay(tx: Tx, visit: Visit) -> Redirect:
     return Redirect(f"/webhooks/{endpoint['id']}/deliveries/{again}", "replayed" if is_new else "tried-now")
 
 
-def replay_range(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
+def replay_range(visit: Visit) -> ConsolePage | Redirect:
+    """Replay the deliveries of a range, or count them, which keeps no writer waiting."""
+    engine, endpoint_id = visit.context.engine, visit.id("id")
     since, until = _instant(visit, "since", 0.0), _instant(visit, "until", visit.now())
     if since >= until:
         raise BadRequest("the range ends before it begins", {"field": "until"})
     only_failed = visit.text("which") != "all"
     if visit.text("count"):
-        counted = webhooks.count_range(tx, visit.id("id"), since, until, only_failed=only_failed)
-        return range_form(tx, visit, counted)
-    count = webhooks.replay_range(tx, visit.id("id"), since, until, only_failed=only_failed, **visit.stamp())
-    return Redirect(f"/webhooks/{visit.id('id')}", "replayed-range" if count else "replayed-none")
+
+        def count_them(tx: Tx) -> ConsolePage:
+            return range_form(tx, visit, webhooks.count_range(tx, endpoint_id, since, until, only_failed=only_failed))
+
+        return engine.read(count_them, within=PAGE_SECONDS)
+
+    def carry_out(tx: Tx) -> int:
+        return webhooks.replay_range(tx, endpoint_id, since, until, only_failed=only_failed, **visit.stamp())
+
+    count = engine.write(carry_out, within=PAGE_SECONDS, by=visit.actor)
+    return Redirect(f"/webhooks/{endpoint_id}", "replayed-range" if count else "replayed-none")
 
 
 def _known_delivery(tx: Tx, visit: Visit) -> tuple[Json, Json]:

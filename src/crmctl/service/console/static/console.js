@@ -110,12 +110,13 @@ for (const form of document.querySelectorAll("form[method=post]:is(.form, .choos
   form.addEventListener("submit", () => { isChanged = false; });
   addEventListener("beforeunload", event => { if (isChanged) event.preventDefault(); });
 }
-// A condition offers the operators, options and calendar that make sense for its attribute. The last row describes attributes and operators.
+// A condition offers the operators, options and calendar that make sense for its attribute. The last row has and describes all attributes and operators.
 const conditions = [...document.querySelectorAll("select[data-row]")], operatorsOf = where => document.getElementById(`op-${where.dataset.row}`);
 const everyOperator = conditions.length ? [...operatorsOf(conditions.at(-1)).options] : [], everyAttribute = [...conditions.at(-1)?.options ?? []];
 const aboutOf = where => everyAttribute.find(option => option.value === where.value).dataset;
 for (const where of conditions) {
-  const operators = operatorsOf(where), value = document.getElementById(`value-${where.dataset.row}`);
+  const operators = operatorsOf(where), value = document.getElementById(`value-${where.dataset.row}`), own = where.value;
+  where.replaceChildren(...everyAttribute.map(option => option.cloneNode(true))); where.value = own;
   let isSearched = false;
   const offerRecords = () => {
     const { target } = aboutOf(where);
