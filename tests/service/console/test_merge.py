@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from crmctl.service.console import record_changes
 from tests.service.console.conftest import Visitor
 from tests.support.plainpages import PlainReader
 from tests.support.service import RunningService
@@ -84,3 +85,28 @@ def test_a_saved_record_stops_the_merge_and_later_changes_survive_undo(service: 
     service.client.patch(path, json={"data": {"score": 9}}).raise_for_status()
     assert "changed again since" in reader.press("Undo").text
     assert sorted(str(data.get("score")) for data in read(service, "people").values()) == ["2", "9"]
+
+
+def test_undo_unlinks_activities_from_a_survivor_that_kept_its_values(service: RunningService, reader: PlainReader) -> None:
+    first, second = add(service, "companies", name="Acme"), add(service, "companies", name="Zenith")
+    links = [
+        {"objectId": service.object_id("companies"), "recordId": record_id}
+        for record_id in (second, add(service, "companies", name="Other"))
+    ]
+    service.client.post("/api/v1/activities", json={"title": "Call", "linkedRecords": links}).raise_for_status()
+    select(reader, "companies", "Acme", "Zenith").press("Merge the records")
+    assert linked(service, first) == ["Call"]
+    reader.press("Undo")
+    assert (linked(service, first), linked(service, second)) == ([], ["Call"])
+    assert service.client.get("/api/v1/activities").json()["activities"][0]["linkedRecords"] == links
+
+
+def test_a_merge_leaves_no_activity_behind(service: RunningService, reader: PlainReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_changes, "MOST_MOVED", 1)
+    add(service, "companies", name="Acme")
+    link = {"objectId": service.object_id("companies"), "recordId": add(service, "companies", name="Zenith")}
+    for title in ("Call", "Visit"):
+        service.client.post("/api/v1/activities", json={"title": title, "linkedRecords": [link]}).raise_for_status()
+    refused = select(reader, "companies", "Acme", "Zenith").press("Merge the records")
+    assert (refused.answer.status_code, "more than 1 activities move" in refused.text) == (400, True)
+    assert len(read(service, "companies")) == 2

@@ -27,7 +27,7 @@ from crmctl.service.console.record_page import read_form, referring_to, saver_of
 from crmctl.service.console.visits import ConsolePage, Download, Outcome, Redirect, Visit
 from crmctl.service.faults import BadRequest, Conflict, NotFound
 from crmctl.service.store import activities, objects, records
-from crmctl.service.store.change_log import CREATED, DELETED, UPDATED, differ
+from crmctl.service.store.change_log import CREATED, DELETED, differ
 from crmctl.service.store.record_history import Candidates, changed_at, deleted_records, read_history, restore_batch
 from crmctl.service.store.records import Paging
 from crmctl.service.store.tx import Stamp, Tx, micros_of, to_micros, to_wire
@@ -77,8 +77,7 @@ def undo(tx: Tx, visit: Visit) -> ConsolePage | Redirect:
         done = restore_batch(tx, object_id, restored, before, **stamp)
         failed |= done.failed
         left_out |= done.left_out
-    deleted, changed = ([record_id for record_id, kind, _ in own if kind == change_kind] for change_kind in (DELETED, UPDATED))
-    unlink_activities(tx, crm_object, deleted, changed, int(at), stamp)
+    unlink_activities(tx, crm_object, [record_id for record_id, kind, _ in own if kind == DELETED], int(at), stamp)
     if not failed and not left_out:
         return Redirect(f"/records/{crm_object['slug']}", "records-restored")
     return changed_page(tx, visit, failed, left_out)
@@ -324,18 +323,20 @@ def _link_activities(tx: Tx, crm_object: Json, losers: Sequence[str], survivor: 
     """Link the activities of merged records to the survivor. Their old links stay, so that `unlink_activities` finds them."""
     link = {"objectId": crm_object["id"], "recordId": survivor}
     for loser in losers:
-        for activity in activities.list_activities(tx, loser, crm_object["id"], MOST_MOVED):
+        linked = activities.list_activities(tx, loser, crm_object["id"], MOST_MOVED + 1)
+        if len(linked) > MOST_MOVED:
+            raise BadRequest(f"more than {MOST_MOVED:,} activities move, which is too many for a page; use crmctl bulk dedupe")
+        for activity in linked:
             if link not in activity["linkedRecords"]:
                 activities.update_activity(tx, activity["id"], {"linkedRecords": [*activity["linkedRecords"], link]}, **stamp)
 
 
-def unlink_activities(tx: Tx, crm_object: Json, deleted: Sequence[str], changed: Sequence[str], at: int, stamp: Stamp) -> None:
+def unlink_activities(tx: Tx, crm_object: Json, deleted: Sequence[str], at: int, stamp: Stamp) -> None:
     """Undo `_link_activities` of a merge at this moment, except for activities that someone changed since."""
-    links = [{"objectId": crm_object["id"], "recordId": survivor} for survivor in changed]
-    for loser in deleted if links else ():
+    for loser in deleted:
         for activity in activities.list_activities(tx, loser, crm_object["id"], MOST_MOVED):
-            kept = [link for link in activity["linkedRecords"] if link not in links]
-            if activity["updatedAt"] == to_wire(at) and kept != activity["linkedRecords"]:
+            *kept, survivor = activity["linkedRecords"]
+            if activity["updatedAt"] == to_wire(at) and survivor["recordId"] not in deleted:
                 activities.update_activity(tx, activity["id"], {"linkedRecords": kept}, **stamp)
 
 
