@@ -110,6 +110,22 @@ def test_an_undo_whose_lists_lead_nowhere_names_the_service_and_goes_on_later(cl
     assert held(client) == before
 
 
+def test_an_undo_names_the_deleted_records_that_the_service_refuses_to_create(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    people(client, 12)
+    ids = {record.id for record in client.records("people").list()}
+    done = client.bulk.delete("people", filter="score>=0")
+    assert done.summary is not None
+
+    def refuse(*_: object, watch: AttemptObserver, **__: object) -> BulkResult:
+        watch.sending()
+        raise RejectedError("no more people", status=422)
+
+    with monkeypatch.context() as full:
+        full.setattr(Crm, "bulk_write", refuse)
+        refused = client.bulk.undo(str(done.summary.job)).to_document()["rows"]["failed"]
+    assert ({row["id"] for row in refused}, {row["error"] for row in refused}) == (ids, {"no more people"})
+
+
 @pytest.fixture
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """The service keeps some of the records and tells only by its count."""
@@ -240,6 +256,7 @@ def test_records_silently_kept_are_not_called_undone(client: Client, stubborn: s
     plan = client.bulk.undo(job)
     assert isinstance(plan, Undo)
     assert plan.deleted is not None
+    assert {row["id"] for row in plan.to_document()["rows"]["failed"]} == stubborn
     assert (plan.to_document()["deleted"], len(plan.deleted.failed)) == (COUNT - 2, 2)
     assert (plan.tested, plan.deleted.absent) == (1, 0), "the record whose deletion tested the lists is not deleted again"
     assert [data["score"] for data in held(client)] == [3, 7]

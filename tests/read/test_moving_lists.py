@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from crmctl.errors import ServiceError
+from crmctl.plan.audit import walk_new
 from crmctl.read.read_back import Reader, read_newest
 from crmctl.read.stable_pages import AnchoredPass, Listing, NoProgress, PassStatistics
 from crmctl.values.filters import Condition
 from crmctl.values.operators import Operator
+from crmctl.write.journal import Journal
+from tests.support.bulkjobs import header
 from tests.support.bulkserver import OBJECT_ID, BulkServer
+from tests.support.clock import FakeClock
 
 MOMENT = "2026-02-01T00:00:00.{:06}Z"
 
@@ -47,6 +55,39 @@ def test_a_total_that_counts_the_items_of_the_page_ends_no_reading(count: int) -
 
     server.page = counted  # type: ignore[method-assign]
     assert set(read(server)) == set(ids)
+
+
+def test_a_walk_through_a_list_that_never_stands_still_ends_with_a_hint(tmp_path: Path) -> None:
+    server, clock = BulkServer(), FakeClock()
+    server.seed([{"n": n} for n in range(400)], MOMENT.format)
+
+    def write(page: int) -> None:
+        server.seed([{}] * 100, lambda _: MOMENT.format(1000 + page))
+
+    server.before_page = write
+    Journal.create(tmp_path / "job", header(origin=server.origin), clock).close()
+    with closing(Journal(tmp_path / "job", clock)) as journal, pytest.raises(ServiceError, match="goes on and on") as caught:
+        list(walk_new(journal, Reader(server.crm(), OBJECT_ID)))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("group", [7, 100])
+@pytest.mark.parametrize("kept", [False, True], ids=["anew on every page", "its own on every page"])
+def test_new_records_of_one_moment_are_read_whatever_their_order_on_each_page(tmp_path: Path, group: int, kept: bool) -> None:
+    server, clock = BulkServer(), FakeClock()
+    ids = server.seed([{"n": n} for n in range(620)], lambda n: MOMENT.format(n // group))
+
+    def shuffle(page: int) -> None:
+        offset = server.reads[page].get("offset", ["0"])[0]
+        orders = {record_id: place for place, record_id in enumerate(Random(offset if kept else page).sample(ids, len(ids)))}
+        server.order_ties = lambda record: orders[record["id"]]
+
+    server.before_page = shuffle
+    Journal.create(tmp_path / "job", header(origin=server.origin), clock).close()
+    with closing(Journal(tmp_path / "job", clock)) as journal:
+        found = {record.id for record in walk_new(journal, Reader(server.crm(), OBJECT_ID))}
+    assert len(found) > 300
+    assert len(server.reads) < 80
 
 
 def test_the_error_names_constant_writing_as_the_reason() -> None:

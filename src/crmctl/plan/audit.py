@@ -180,11 +180,12 @@ def walk_new(journal: Journal, reader: Reader) -> Iterator[Record]:
 
 
 def _walk(reader: Reader, since: float | None) -> Iterator[Record]:
-    walk = Walk()
+    walk = Walk(goes_back=True)
     while not walk.is_over and not walk.reached(since):
         walk.add(reader.page(walk.offset))
         if walk.is_stuck:
-            raise ServiceError("the list of records goes on and on without bringing a new one", code="unreadable_list")
+            hint = "other clients may be writing: run it again later"
+            raise ServiceError("the list of records goes on and on without bringing a new one", code="unreadable_list", hint=hint)
         yield from (row for row in walk.rows if since is None or is_after(row, since))
         walk.rows.clear()
 

@@ -115,7 +115,8 @@ class Undo(UndoReport):
 
     def to_document(self) -> dict[str, Any]:
         deleted, restored, parents = self.deleted or StepOutcome(), self.restored or StepOutcome(), self.parents
-        refused = [{"row": row, "error": reason} for row, reason in sorted(restored.failed.items())]
+        refused: list[Any] = [{"row": row, "error": reason} for row, reason in sorted(restored.failed.items())]
+        refused += ({"id": deleted.targets[number], "error": reason} for number, reason in deleted.failed.items())
         kept = [*parents.edited, *parents.used] if parents else []
         rows = {
             "conflicts": [*self.edited.rows, *self.changed.rows][:LISTED],

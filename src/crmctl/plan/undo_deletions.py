@@ -117,9 +117,9 @@ def deleted_records(job: ImportJob, reader: Reader) -> Iterator[Record]:
 class Recreation(UndoReport):
     """Undo of a deletion.
 
-    `found`: records to create; `done`: records that earlier runs created. `failed`: rows the service refused, and why. `unknown`: recreated
-    records whose new id crmctl cannot find. `activities` and `references` of other records were linked again; `unlinked` activities and
-    `unreferenced` references could not be.
+    `found`: records to create; `done`: records that earlier runs created. `failed`: rows the service refused, and why; `lost`: their
+    old ids. `unknown`: recreated records whose new id crmctl cannot find. `activities` and `references` of other records were linked again;
+    `unlinked` activities and `unreferenced` references could not be.
     """
 
     found: int = 0
@@ -127,6 +127,7 @@ class Recreation(UndoReport):
     ids: Path | None = None
     created: int = 0
     failed: dict[int, str] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
     unknown: int = 0
     activities: int = 0
     unlinked: int = 0
@@ -153,7 +154,7 @@ class Recreation(UndoReport):
             "job object found created undone_before failed unknown activities unlinked references unreferenced requests "
             "estimated_seconds ids rows"
         )
-        rows = {"failed": [{"row": row, "error": why} for row, why in sorted(self.failed.items())]}
+        rows = {"failed": [{"row": row, "id": self.lost[row], "error": why} for row, why in sorted(self.failed.items())]}
         seconds = round(self.seconds, 1)
         return document_of(self, names, undoneBefore=self.done, failed=len(self.failed), estimatedSeconds=seconds, rows=rows)
 
@@ -172,6 +173,7 @@ def recreate(deleted: LostRecords, run: SendContext, count: int, done: Recreatio
             rows = phase.journal.rows(1, count)
             done.created = sum(row.state is RowState.CREATED for row in rows.values())
             done.failed = {n: row.error or "refused" for n, row in rows.items() if row.state is RowState.FAILED}
+            done.lost = {n: record.id for n, record in enumerate(deleted.records(), 1) if n in done.failed}
         phase.journal.state = JobState.FINISHED  # otherwise the next import by key waits for records that were deleted again
         reader = Reader(run.service, header.object_id, lambda: run.interrupt.requested)
         done.unknown = capture_ids(phase.journal, reader, deleted.entries)

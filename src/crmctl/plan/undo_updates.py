@@ -297,7 +297,7 @@ class Parents:
     """All parents of a job.
 
     `found`: number of unchanged parents; `edited`: parents that another client changed. `used`: parents that a record refers to, or may
-    refer to. `failed`: number of parents that could not be deleted.
+    refer to, and those whose deletion the service refused. `failed`: number of parents that could not be deleted for another reason.
     """
 
     job: ImportJob
@@ -361,7 +361,8 @@ class Parents:
                 steps = deletions(group.parents.reference.object_id, ids)
                 done = take_steps(StepSender(service, self.clock), progress, steps, len(ids), partial(mark_undone, phase))
                 self.deleted += done.done
-                self.failed += done.left
+                self.used += done.targets.values()
+                self.failed += done.left - len(done.failed)
                 self.error = self.error or done.error
 
 

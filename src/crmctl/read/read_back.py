@@ -192,8 +192,12 @@ def read_newest(reader: Reader, baseline: Baseline | None, since: float | None, 
 
 @dataclass
 class Walk:
-    """Walks through pages that move down while others create records. A page that does not begin with a known record restarts it."""
+    """Walks through pages that move down while others create records. A page that does not begin with a known record restarts it.
 
+    With `goes_back`, such a page takes it back half a page: enough for a list that orders records of one time anew on every page.
+    """
+
+    goes_back: bool = False
     rows: list[Record] = field(default_factory=list)
     offset: int = 0
     pages: int = 0
@@ -217,6 +221,10 @@ class Walk:
         self._repeats = self._repeats + 1 if items and self.offset and ids == self._page else 0
         self._page = ids
         if self.offset and (not items or items[0].id not in self._seen):
+            if self.goes_back and items and self._repeats < MOST_REPEATS:
+                self.offset = max(0, self.offset - PAGE_LIMIT // 2 - self.pages % 10)  # a new place each time
+                self._stalls += not self.offset
+                return ()
             self.rows, self._seen, self.offset, self._oldest, self._in_order = [], {}, 0, None, True
             self._stalls += 1
             return ()

@@ -217,11 +217,13 @@ class StepSender:
 
 @dataclass
 class StepOutcome:
-    """Result of taking steps. `failed`: the service's messages by step number; `unsent`: steps not tried because of `error`."""
+    """Result of taking steps. `failed`: the service's messages by step number, `targets`: the records of these steps; `unsent`: steps not
+    tried because of `error`."""
 
     done: int = 0
     absent: int = 0
     failed: dict[int, str] = field(default_factory=dict)
+    targets: dict[int, str] = field(default_factory=dict)
     in_doubt: int = 0
     unsent: int = 0
     error: CrmctlError | None = None
@@ -246,6 +248,7 @@ def take_steps(
             outcome.done += len(steps)
         elif state is StepState.FAILED:
             outcome.failed[steps[0].number] = why or "refused"
+            outcome.targets[steps[0].number] = steps[0].target
         progress.advance(len(steps) if state is not StepState.SENDING else 0)
 
     with watch_interrupts(progress.note, sender.interrupt):
