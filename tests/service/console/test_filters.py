@@ -39,6 +39,26 @@ def test_filters_accept_periods_and_names_of_linked_records(service: RunningServ
     assert (refused.status_code, "Company: no record has this name" in refused.text) == (400, True)
 
 
+def test_a_day_is_the_whole_day_of_a_moment(service: RunningService, member: Visitor) -> None:
+    now = datetime.fromtimestamp(service.clock.now(), UTC)
+    add(service, "people", email="ada@example.com")
+    days = [(now + timedelta(days)).date().isoformat() for days in (-1, 0, 1)]
+    shown = {
+        name: [
+            "ada@" in member.get(f"/console/records/people/csv?column=email&where=created_at&op={name}&value={day}").text for day in days
+        ]
+        for name in ("equals", "greaterThan", "greaterThanOrEqual", "lessThan", "lessThanOrEqual")
+    }
+    assert shown == {
+        "equals": [False, True, False],
+        "greaterThan": [True, False, False],
+        "greaterThanOrEqual": [True, True, False],
+        "lessThan": [False, False, True],
+        "lessThanOrEqual": [False, True, True],
+    }
+    assert member.get("/console/records/people?where=created_at&op=equals&value=9999-12-31").status_code == 200
+
+
 def test_filters_accept_ticked_options_and_parts_of_values(service: RunningService, member: Visitor) -> None:
     for number, (city, status) in enumerate((("Ötz", "new"), ("Berlin", "customer"), ("berlin", "inactive"), (None, "new"))):
         address = {"street": "Berlin Street 1", "city": city} if city else None

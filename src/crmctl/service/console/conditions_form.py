@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
 from crmctl.models.jsontext import Json
@@ -103,6 +103,14 @@ def midnight(day: str, zone: tzinfo) -> str:
         return datetime.fromisoformat(day).replace(tzinfo=zone).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError):
         return day
+
+
+def day_after(day: str) -> str:
+    """Return the day after a day, and an empty text for other texts."""
+    try:
+        return (date.fromisoformat(day) + timedelta(1)).isoformat() if _DAY.fullmatch(day) else ""
+    except (ValueError, OverflowError):
+        return ""
 
 
 def ungrouped(text: str) -> str:

@@ -18,6 +18,7 @@ from crmctl.service.console.conditions_form import (
     PERIODS,
     Rows,
     condition_text,
+    day_after,
     days_of,
     filters_for,
     midnight,
@@ -50,6 +51,8 @@ NEWEST = "-created_at"
 
 TIMES = {"created_at": "Created", "updated_at": "Changed"}
 _TIME_ATTRIBUTES = [{"slug": slug, "name": name, "type": AttributeType.DATE, "config": None} for slug, name in TIMES.items()]
+_AFTER_DAY = {str(Operator.GREATER_THAN): str(Operator.GREATER_THAN_OR_EQUAL), str(Operator.LESS_THAN_OR_EQUAL): str(Operator.LESS_THAN)}
+"""Operators by which a moment is compared with a day, and those for the moment at which that day ends."""
 _FIRST_ONES = {NEWEST: "newest", "created_at": "oldest", "-updated_at": "last changed", "updated_at": "longest unchanged"}
 
 
@@ -323,12 +326,16 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json) -
     )
     conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
     for slug, name, value in question.conditions:
-        if name in PERIODS:
-            first, after = days_of(name, visit.now(), visit.zone)
+        # A day of a moment is the whole day.
+        after = day_after(value) if slug in TIMES and name in (Operator.EQUALS, *_AFTER_DAY) else ""
+        if name in PERIODS or (after and name == Operator.EQUALS):
+            first, after = (value, after) if after else days_of(name, visit.now(), visit.zone)
             if slug in TIMES:
                 first, after = midnight(first, visit.zone), midnight(after, visit.zone)
             conditions += [Condition(slug, Operator.GREATER_THAN_OR_EQUAL, first), Condition(slug, Operator.LESS_THAN, after)]
             continue
+        if after:
+            name, value = _AFTER_DAY[name], after
         if slug in by_slug and _is_one_amount(by_slug[slug]) and not needs_no_value(name):
             value, currency = money_of(value)
             named = Condition(f"{slug}.currency", Operator.EQUALS, currency)
