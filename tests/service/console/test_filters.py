@@ -47,10 +47,11 @@ def test_a_day_is_the_whole_day_of_a_moment(service: RunningService, member: Vis
         name: [
             "ada@" in member.get(f"/console/records/people/csv?column=email&where=created_at&op={name}&value={day}").text for day in days
         ]
-        for name in ("equals", "greaterThan", "greaterThanOrEqual", "lessThan", "lessThanOrEqual")
+        for name in ("equals", "notEquals", "greaterThan", "greaterThanOrEqual", "lessThan", "lessThanOrEqual")
     }
     assert shown == {
         "equals": [False, True, False],
+        "notEquals": [True, False, True],
         "greaterThan": [True, False, False],
         "greaterThanOrEqual": [True, True, False],
         "lessThan": [False, False, True],

@@ -327,12 +327,15 @@ def matches_of(tx: Tx, visit: Visit, question: ListQuestion, crm_object: Json) -
     conditions, wheres = list[Condition](), records.words_in_names(tx, object_id, question.words)
     for slug, name, value in question.conditions:
         # A day of a moment is the whole day.
-        after = day_after(value) if slug in TIMES and name in (Operator.EQUALS, *_AFTER_DAY) else ""
+        after = day_after(value) if slug in TIMES and name in (Operator.EQUALS, Operator.NOT_EQUALS, *_AFTER_DAY) else ""
         if name in PERIODS or (after and name == Operator.EQUALS):
             first, after = (value, after) if after else days_of(name, visit.now(), visit.zone)
             if slug in TIMES:
                 first, after = midnight(first, visit.zone), midnight(after, visit.zone)
             conditions += [Condition(slug, Operator.GREATER_THAN_OR_EQUAL, first), Condition(slug, Operator.LESS_THAN, after)]
+            continue
+        if after and name == Operator.NOT_EQUALS:
+            wheres.append(records.is_outside(tx, slug, midnight(value, visit.zone), midnight(after, visit.zone)))
             continue
         if after:
             name, value = _AFTER_DAY[name], after

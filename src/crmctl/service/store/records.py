@@ -282,6 +282,13 @@ def is_any_of(tx: Tx, object_id: str, slug: str, options: Sequence[str]) -> Wher
     return Where(f"{column} IN ({', '.join('?' * len(options))})", tuple(options), index=column if attribute.is_indexed else None)
 
 
+def is_outside(tx: Tx, slug: str, first: str, after: str) -> Where:
+    """Return the condition that `created_at` or `updated_at` is not in this span."""
+    span = [Condition(slug, Operator.GREATER_THAN_OR_EQUAL, first), Condition(slug, Operator.LESS_THAN, after)]
+    within = combine(compile_conditions(span, {}, tx.dialect))
+    return Where(f"NOT ({within.sql})", within.params)
+
+
 def part_condition(tx: Tx, object_id: str, condition: Condition) -> Where:
     """Return the condition on a part such as `address.city`. Raises BadRequest."""
     slug, _, part = condition.slug.partition(".")
