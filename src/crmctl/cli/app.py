@@ -16,6 +16,7 @@ from typer._click.parser import _OptionParser as OptionParser
 from typer._coercion import RuntimeParam
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import _get_params_name_from_function as read_parameters
+from typer.main import _normalize_collection_value as read_collection
 
 from crmctl.cli.options import ADVANCED, WIDEST, common_options, shared_option
 from crmctl.cli.registry import BY_NAME, COMMANDS, extra_hint, option_hint, way_out
@@ -218,7 +219,9 @@ class Command(_StrictOptions, TyperCommand):
             runtime.check_options()
         if self.writes:
             runtime.guard_write()
-        return self.function(ctx if self._takes_context else runtime, **ctx.params)
+        # An option that repeats gives a list, and None without a value, as its function declares.
+        values = {parameter.name: read_collection(parameter, ctx.params[parameter.name]) for parameter in self.own_params}
+        return self.function(ctx if self._takes_context else runtime, **values)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from crmctl.cli.help_text import command_page, render
