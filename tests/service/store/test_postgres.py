@@ -327,12 +327,13 @@ def test_a_commit_that_cannot_be_looked_up_may_have_happened(two: Stores, monkey
     things = two[0].object("things")
     real = psycopg.Pipeline.__exit__
 
-    def lose(pipeline: Any, *arguments: Any) -> None:
-        real(pipeline, *arguments)
-        raise psycopg.OperationalError("the connection is lost")
-
     with monkeypatch.context() as patch:
-        patch.setattr(two[0].engine, "_pool_seconds", 0.0)
+
+        def lose(pipeline: Any, *arguments: Any) -> None:
+            real(pipeline, *arguments)
+            patch.setattr(two[0].engine, "_pool_seconds", 0.0)  # no time to look it up
+            raise psycopg.OperationalError("the connection is lost")
+
         patch.setattr(psycopg.Pipeline, "__exit__", lose)
         with pytest.raises(OutcomeUnknown) as raised:
             two[0].create(things)
