@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,11 @@ from crmctl.files.spills import CHUNK_ROWS
 from crmctl.match.key_lookups import Lookup
 from crmctl.match.keys import KeyIndex, KeyRule, key_rule
 from crmctl.models.resources import Record
+from crmctl.read.read_back import Baseline, Reader
 from crmctl.values.moments import micros_of
 from tests.support.bulkfiles import attribute
 from tests.support.bulkserver import OBJECT_ID, BulkServer
+from tests.support.keydesk import KeyDesk, counts
 
 
 def rule() -> KeyRule:
@@ -107,3 +111,19 @@ def test_records_written_in_a_burst_are_read_once(index: KeyIndex) -> None:
     burst.change()
     lookup.refresh(index.see)
     assert lookup.as_of == micros_of(burst.moments[0])
+
+
+@pytest.mark.parametrize("count", [100, 290])
+def test_a_total_that_counts_the_items_of_the_page_hides_no_record(tmp_path: Path, count: int) -> None:
+    server = BulkServer()
+    page = server.page
+
+    def counted(query: dict[str, list[str]]) -> dict[str, Any]:
+        answer = page(query)
+        return {**answer, "pagination": {"total": len(answer["records"])}}
+
+    server.page = counted  # type: ignore[method-assign]
+    server.seed([{"email": f"p{n}@acme.com"} for n in range(count)])
+    assert not Baseline.of(Reader(server.crm(), OBJECT_ID).page()).is_whole
+    text = "Email,n\n" + "".join(f"p{n}@acme.com,{n}\n" for n in range(count + 10))
+    assert counts(KeyDesk(server, tmp_path).load(text, "email")) == {"updated": count, "created": 10}

@@ -10,7 +10,7 @@ from functools import cached_property
 from time import monotonic
 from typing import Any, Unpack
 
-from crmctl.client.answers import ListQuery, Page
+from crmctl.client.answers import ListQuery, Page, may_count_page
 from crmctl.client.directory import Lister
 from crmctl.errors import InterruptedByUser, NotFoundError, RejectedError, ServiceError
 from crmctl.frozen import frozen
@@ -199,7 +199,7 @@ class Lookup:
         begun, newest = self.requests, self.begin()
         index.see(newest.items)
         size = len(newest.items)
-        if newest.total == size or (newest.total is None and size < SMALLEST_PAGE):
+        if (newest.total == size and not may_count_page(newest)) or (newest.total is None and size < SMALLEST_PAGE):
             return
         singly = self._asks_singly(count, newest)
         self.price(f"looking up {count:,} keys", 2 * count + 3 if singly else None, newest)
@@ -318,4 +318,4 @@ def ask(lister: Lister, object_id: str, conditions: Conditions, fits: Callable[[
 
 def is_whole(page: Page[Record]) -> bool:
     """Whether a page certainly holds all records that meet its conditions."""
-    return len(page.items) < SMALLEST_PAGE or page.total == len(page.items)
+    return len(page.items) < SMALLEST_PAGE or (page.total == len(page.items) and not may_count_page(page))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar, Unpack
 
-from crmctl.client.answers import ListQuery, Page
+from crmctl.client.answers import ListQuery, Page, may_count_page
 from crmctl.client.directory import Getter
 from crmctl.errors import InterruptedByUser, NotFoundError
 from crmctl.frozen import frozen
@@ -73,7 +73,8 @@ class Baseline:
     def of(cls, page: Page[Record]) -> Baseline:
         moments = [moment for record in page.items if (moment := moment_of(record)) is not None]
         by_time = len(moments) == len(page.items) and moments == sorted(moments, reverse=True)
-        is_whole = len(page.items) >= page.total if page.total is not None else len(page.items) < SMALLEST_PAGE
+        is_short = len(page.items) < SMALLEST_PAGE
+        is_whole = len(page.items) >= page.total and not may_count_page(page) if page.total is not None else is_short
         ids = frozenset(record.id for record in page.items)
         return cls(max(moments, default=None), ids, moments[-1] if moments and by_time else None, page.total, is_whole)
 
