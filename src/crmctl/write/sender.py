@@ -195,7 +195,8 @@ class Delivery:
         self._reasons: list[str] = []
         self._crash: BaseException | None = None
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Attempts, Verdict | BaseException]] = queue.SimpleQueue()
+        # A signal near the end of a timeout lets a SimpleQueue of CPython wait for ever.
+        self._answers: queue.Queue[tuple[Attempts, Verdict | BaseException]] = queue.Queue()
         self.can_count = reconciler.evidence.can_count
         # Daemon threads: a sender waiting for the rate limit must not keep the process alive.
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._options.concurrency)]
