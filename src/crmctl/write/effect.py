@@ -258,9 +258,10 @@ def delete_records(
     try:
         deleted = service.bulk_delete(object_id, ids, watch=watch)
     except NotFoundError as error:
-        service.get_object(object_id)  # raises if the 404 is about the object
-        if len(ids) == 1 and _is_gone(service, object_id, ids[0]):
-            return BulkResult(created=1), 1
+        if len(ids) == 1:
+            service.get_object(object_id)  # raises if the 404 is about the object
+            if _is_gone(service, object_id, ids[0]):
+                return BulkResult(created=1), 1
         raise RejectedError(error.message, code=error.code, status=error.status) from error
     except DeniedError as error:
         # Some services refuse after carrying out the request.
