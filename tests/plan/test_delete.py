@@ -23,7 +23,7 @@ from crmctl.plan.deletions import DeleteSummary, Deletion
 from crmctl.plan.undo import Undo
 from crmctl.plan.undo_deletions import LostRecords, Recreation, link_referrers
 from crmctl.read.read_back import Walk
-from crmctl.write import effect, send_context
+from crmctl.write import effect, reconcile, sender
 from crmctl.write.journal import Journal
 from crmctl.write.send_context import DeliveryOptions, SendContext
 from tests.support.bulkjobs import Silent
@@ -223,7 +223,8 @@ def confirm_nothing(patch: pytest.MonkeyPatch) -> None:
         delete(*words, **options)
         raise ServiceError("boom", status=500, outcome_unknown=True)
 
-    patch.setattr(send_context, "PATIENCE", Backoff(first=0.0, jitter=0.0))
+    for module in (reconcile, sender):
+        patch.setattr(module, "PATIENCE", Backoff(first=0.0, jitter=0.0))
     patch.setattr(Crm, "bulk_delete", bulk_delete)
 
 
