@@ -104,12 +104,12 @@ def _problem(held: str | None, listed: str | None, newest: int | None) -> Wrong 
     if listed is None:
         return Wrong.GHOST
     changed = _changed_at(listed)
-    if held is not None and changed == _changed_at(held):
+    if held is not None and (held == listed or (changed is not None and changed == _changed_at(held))):
         return Wrong.STALE
-    if newest is None or changed > newest:
+    if newest is None or (changed or 0) > newest:
         return None
     return Wrong.MISSING if held is None else Wrong.STALE
 
 
-def _changed_at(wire: str) -> int:
-    return micros_of(Record.parse(jsontext.loads(wire)).updated_at) or 0
+def _changed_at(wire: str) -> int | None:
+    return micros_of(Record.parse(jsontext.loads(wire)).updated_at)
