@@ -188,7 +188,7 @@ class Command(_StrictOptions, TyperCommand):
     """A function as a command that takes the common options. Help shows the `examples`, whole command lines, and a test runs them.
 
     `writes`: whether it changes data of the service, which guards read-only and protected profiles and allows --dry-run; None if the
-    function guards its writes itself. `local` ones work with broken settings. Variables that begin with `prefix` give options, too.
+    function guards its writes itself. `local` ones work with broken settings. Variables that begin with `prefix` set options, too.
     """
 
     def __init__(

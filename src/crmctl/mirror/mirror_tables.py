@@ -52,7 +52,7 @@ class Written:
         self.deleted_ids += other.deleted_ids
 
 
-Sight = Callable[[str, str | None, str | None], object]
+OnDifference = Callable[[str, str | None, str | None], object]
 """Hears of a difference: the id of a record, what the mirror held, and what the service lists, None for a deleted one."""
 
 
@@ -118,7 +118,7 @@ class ObjectTable:
         if is_logged:
             create_triggers(self._db, self.name)
 
-    def write(self, records: Iterable[Record], see: Sight = overlook) -> Written:
+    def write(self, records: Iterable[Record], see: OnDifference = overlook) -> Written:
         """Write the records that differ. `see` hears of each."""
         done = Written()
         for record in records:
@@ -187,7 +187,7 @@ class ObjectTable:
 
 
 def begin_list(db: sqlite3.Connection) -> None:
-    """Begin to note the ids of a list. They are in a temporary table, for each connection one."""
+    """Begin to note the ids of a list. They are in a temporary table, one for each connection."""
     db.execute("CREATE TEMP TABLE IF NOT EXISTS _seen (id TEXT PRIMARY KEY) WITHOUT ROWID")
     db.execute("DELETE FROM temp._seen")
 

@@ -13,7 +13,7 @@ from crmctl.frozen import frozen
 from crmctl.mirror.file import MirrorFile, SyncState, deleted_slugs, fingerprint_of, why_anew
 from crmctl.mirror.mirror_tables import (
     ObjectTable,
-    Sight,
+    OnDifference,
     Written,
     begin_list,
     note_listed,
@@ -264,7 +264,7 @@ class ObjectSync:
             gathering.sweep()
         return gathering.state
 
-    def take(self, staging: Staging, scan: GatherState, see: Sight = overlook) -> Written:
+    def take(self, staging: Staging, scan: GatherState, see: OnDifference = overlook) -> Written:
         """Make the table hold what was read. `see` hears of each difference."""
         with self.file.transaction():
             written = self._replace((Record.parse(jsontext.loads(wire)) for wire in staging.wires()), see)
@@ -282,7 +282,7 @@ class ObjectSync:
             self._save(read, f"one page held all {page.total:,} that are counted", "everything")
         return ObjectResult(self.state, written, "everything", why, self.lister.requests)
 
-    def _replace(self, records: Iterable[Record], see: Sight = overlook) -> Written:
+    def _replace(self, records: Iterable[Record], see: OnDifference = overlook) -> Written:
         """Make the table hold exactly these records."""
         db, written = self.file.db, Written()
         self._prepare_table()

@@ -29,7 +29,7 @@ from crmctl.mirror.file import (
 )
 from crmctl.mirror.mirror_tables import (
     ObjectTable,
-    Sight,
+    OnDifference,
     Written,
     activity_texts,
     begin_list,
@@ -74,7 +74,7 @@ class ActivityLister:
         return Page([Record.parse(item.wire) for item in page.items], page.total, page.limit, page.offset, page.date)
 
 
-def sync_activities(context: BulkContext, file: MirrorFile, see: Sight = overlook) -> ObjectResult:
+def sync_activities(context: BulkContext, file: MirrorFile, see: OnDifference = overlook) -> ObjectResult:
     """Read all activities, and make the mirror hold exactly these. `see` hears of each difference."""
     lister, requests = ActivityLister(context.service), 0
     taken = int(context.clock.now() * MICROS)
@@ -140,7 +140,7 @@ def _pages(lister: ActivityLister, statistics: PassStatistics) -> Iterator[list[
     yield from AnchoredPass(lister, Listing(ACTIVITIES, by_time=False), statistics).pages()
 
 
-def _replace(file: MirrorFile, staging: Staging, see: Sight) -> Written:
+def _replace(file: MirrorFile, staging: Staging, see: OnDifference) -> Written:
     db, written = file.db, Written()
     begin_list(db)
     for wire in staging.wires():

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from crmctl.bulk_context import BulkContext
 from crmctl.mirror.file import ACTIVITIES, WAIT_SECONDS, MirrorFile, SyncState, writing_turn
-from crmctl.mirror.mirror_tables import Sight
+from crmctl.mirror.mirror_tables import OnDifference
 from crmctl.mirror.object_sync import ObjectSync
 from crmctl.mirror.place import mirror_path
 from crmctl.mirror.sync import MirrorSync, sync_activities
@@ -60,7 +60,7 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
         if state is not None and is_asked:
             [count] = file.db.execute("SELECT count(*) FROM activities").fetchone()
 
-            def take(see: Sight) -> None:
+            def take(see: OnDifference) -> None:
                 result = sync_activities(context, file, see)
                 verification.records += result.state.records
                 verification.requests += result.requests
@@ -70,17 +70,17 @@ def verify_mirror(context: BulkContext, objects: list[str]) -> Verification:
 
 
 def _verify(sync: ObjectSync) -> list[Json]:
-    def take(see: Sight) -> None:
+    def take(see: OnDifference) -> None:
         with sync.staged(resumes=False) as staging:
             sync.take(staging, sync.scan(staging, "every record is compared"), see)
 
     return _wrong(sync.state, sync.table.count(), sync.state.newest, take)
 
 
-def _wrong(state: SyncState, count: int, newest: int | None, take: Callable[[Sight], None]) -> list[Json]:
+def _wrong(state: SyncState, count: int, newest: int | None, take: Callable[[OnDifference], None]) -> list[Json]:
     """Return the wrong records. Records that the service has not changed since the last sync must equal those in the mirror.
 
-    `take` reads everything and hears of differences. Records that are gone may have been deleted since. The count was right at the last
+    `take` reads everything and tells of differences. Records that are gone may have been deleted since. The count was right at the last
     sync, so they were deleted, unless the mirror lacks other records or its count has changed: then they are reported.
     """
     problems: dict[str, Wrong] = {}

@@ -135,7 +135,7 @@ def shown_data(data: Mapping[str, Any], attributes: Sequence[Attribute]) -> Json
 
 
 class _Word(str):
-    """A scalar as it is written, from this node."""
+    """A scalar as it is written, with its node."""
 
     node: Any
 
