@@ -52,7 +52,7 @@ NEWEST = "-created_at"
 TIMES = {"created_at": "Created", "updated_at": "Changed"}
 _TIME_ATTRIBUTES = [{"slug": slug, "name": name, "type": AttributeType.DATE, "config": None} for slug, name in TIMES.items()]
 _AFTER_DAY = {str(Operator.GREATER_THAN): str(Operator.GREATER_THAN_OR_EQUAL), str(Operator.LESS_THAN_OR_EQUAL): str(Operator.LESS_THAN)}
-"""Operators by which a moment is compared with a day, and those for the moment at which that day ends."""
+"""To compare a moment with a whole day: the chosen operator, and the one that compares with the end of that day instead."""
 _FIRST_ONES = {NEWEST: "newest", "created_at": "oldest", "-updated_at": "last changed", "updated_at": "longest unchanged"}
 
 
@@ -66,7 +66,7 @@ class ListQuestion:
     words: str
     conditions: Rows
     options: Mapping[str, Sequence[str]]
-    """Of an attribute any of these: a record has only one."""
+    """Ticked options by slug. A record has only one of an attribute, so several mean any of them."""
     columns: tuple[str, ...]
     sort: str
     first_columns: tuple[str, ...] = ()

@@ -264,9 +264,9 @@ def _changes(tx: Tx, crm_object: Mapping[str, Any], history: History) -> list[Js
 
 
 def referring_to(tx: Tx, visit: Visit, crm_object: Mapping[str, Any], ids: Sequence[str]) -> list[Json]:
-    """Return, for each attribute that may link to these records, how many others do and some of them. A single record may link to itself.
+    """Return, for each attribute that may link to these records, how many others do and some of them.
 
-    Lists of references are not counted.
+    A single record that links to itself counts too. Lists of references are not counted.
     """
     slugs = {listed_object["id"]: listed_object for listed_object in visit.objects}
     result = []

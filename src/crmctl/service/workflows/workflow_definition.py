@@ -82,7 +82,7 @@ _NODES = (
     *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Neg, nodes.Pos),
 )
 _OF_PYTHON = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RecursionError, TypeError, ValueError)
-"""What expressions raise for values that they do not work with."""
+"""Errors that an expression raises for values it cannot work with."""
 _ONE_EXPRESSION = re.compile(r"\s*\{\{[-+]?(.*?)[-+]?\}\}\s*", re.DOTALL)
 
 
