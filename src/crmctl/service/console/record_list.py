@@ -370,9 +370,11 @@ CHUNK = 1000
 
 def csv_of(tx: Tx, visit: Visit, crm_object: Json, question: ListQuestion, ids: Sequence[str] = ()) -> Download:
     """Return the columns of a list, in its order, for the records with these ids, or for all of the list. Raises BadRequest."""
-    conditions, wheres = matches_of(tx, visit, question, crm_object)
+    conditions, wheres = list[Condition](), list[Where]()
     if ids:
-        conditions, wheres = [], [Where(f"id IN ({', '.join('?' * len(ids))})", tuple(ids))]
+        wheres = [Where(f"id IN ({', '.join('?' * len(ids))})", tuple(ids))]
+    else:
+        conditions, wheres = matches_of(tx, visit, question, crm_object)
     order = Where(question.sort.removeprefix("-"))
     order = order if order.sql in SORTS else records.order_by(tx, crm_object["id"], order.sql)
     sequences = records.Search(tx, crm_object["id"], conditions, wheres).sequences(order, question.sort.startswith("-"))
