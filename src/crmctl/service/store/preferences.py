@@ -68,11 +68,11 @@ def list_views(tx: Tx, object_id: str, owner: str) -> list[Json]:
 def save_view(tx: Tx, object_id: str, view_id: str, view: Json) -> None:
     """Save a view; one of the same owner and name is replaced. Raises BadRequest for an empty name and for too many or long views."""
     require_name(view["name"], "name")
-    for other in _views(tx, object_id):
-        if (other["owner"], other["name"]) == (view["owner"], view["name"]):
-            delete_view(tx, object_id, other["id"])
     own = [other for other in _views(tx, object_id) if other["owner"] == view["owner"]]
-    if len(own) >= MOST_VIEWS or len(view["query"]) > LONGEST_QUERY:
+    replaced = [other for other in own if other["name"] == view["name"]]
+    for other in replaced:
+        delete_view(tx, object_id, other["id"])
+    if len(own) - len(replaced) >= MOST_VIEWS or len(view["query"]) > LONGEST_QUERY:
         raise BadRequest(f"at most {MOST_VIEWS} views of {LONGEST_QUERY:,} characters can be saved", {"field": "name"})
     put_value(tx, _key(object_id, view_id), jsontext.dumps(view))
 
