@@ -123,7 +123,6 @@ def form_values(tx: Tx, visit: Visit, stored: Json, is_sent: bool) -> Json:
         "with_data": WITH_DATA,
         "blocks": typed_blocks(tx, visit, about) if is_sent else blocks_for(tx, entry.get("actions", []), about),
         "focus": "",
-        "targets": visit.slugs,
     }
 
 
