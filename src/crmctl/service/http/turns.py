@@ -26,7 +26,7 @@ MOST_BODY_BYTES = 256 * 1024 * 1024
 """Most bytes of all bodies in memory at once."""
 
 MOST_ANSWER_BYTES = 64 * 1024 * 1024
-"""A key whose clients have yet to take more bytes of answers can only write: a list of large records has 100 MB."""
+"""While its clients have more bytes of answers than this still to take, a key can only write: one list may have 100 MB."""
 
 ADMISSIONS = 4
 
